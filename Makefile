@@ -1,0 +1,34 @@
+# Everything runs in .venv, which the first target that needs it creates and fills.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+# One torch thread a process and two processes: torch's own threading is erratic on small machines.
+export OMP_NUM_THREADS = 1
+export MKL_NUM_THREADS = 1
+
+.PHONY: help demo test test-slow lint clean
+
+help:  ## say what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+demo: .venv/installed  ## train, warm up and adapt a small network on digits (about 2 minutes)
+	$(BIN)/vcotta demo --out demo
+
+test: .venv/installed  ## the test suite, without the slow tests
+	$(BIN)/pytest -n 2
+
+test-slow: .venv/installed  ## the slow tests alone
+	$(BIN)/pytest -n 2 -m slow
+
+lint: .venv/installed  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:  ## remove the environment, caches and demo output
+	rm -rf .venv build demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
+	touch $@
