@@ -1,0 +1,36 @@
+"""A network as a distribution: variational layers, conversion, divergences, the warm-up."""
+
+from vcotta.bayes.convert import to_point, to_variational
+from vcotta.bayes.gaussian import gaussian_kl, inverse_softplus, kl_divergence, mixture_kl_bound
+from vcotta.bayes.layers import (
+    VariationalConv1d,
+    VariationalConv2d,
+    VariationalLayer,
+    VariationalLinear,
+    is_variational,
+    sampling,
+    variational_layers,
+    variational_parameters,
+)
+from vcotta.bayes.warmup import WarmUpConfig, load_warmed, save_warmed, warm_up
+
+__all__ = [
+    "VariationalConv1d",
+    "VariationalConv2d",
+    "VariationalLayer",
+    "VariationalLinear",
+    "WarmUpConfig",
+    "gaussian_kl",
+    "inverse_softplus",
+    "is_variational",
+    "kl_divergence",
+    "load_warmed",
+    "mixture_kl_bound",
+    "sampling",
+    "save_warmed",
+    "to_point",
+    "to_variational",
+    "variational_layers",
+    "variational_parameters",
+    "warm_up",
+]

@@ -1,0 +1,138 @@
+"""From a plain network to a variational one and back, keeping every name."""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal, TypeVar, cast
+
+from torch import Tensor, nn
+
+from vcotta._messages import unknown_name
+from vcotta.bayes.layers import (
+    VariationalConv1d,
+    VariationalConv2d,
+    VariationalLayer,
+    VariationalLinear,
+    is_variational,
+    variational_layers,
+)
+
+__all__ = ["SIGMA_FLOOR", "to_point", "to_variational"]
+
+SIGMA_FLOOR = 1e-6
+"""The smallest standard deviation a conversion gives; a layer of zeros would have none otherwise."""
+
+_VARIATIONAL: dict[type[nn.Module], type[VariationalLayer]] = {
+    nn.Conv1d: VariationalConv1d,
+    nn.Conv2d: VariationalConv2d,
+    nn.Linear: VariationalLinear,
+}
+_POINT = {variational: point for point, variational in _VARIATIONAL.items()}
+
+Net = TypeVar("Net", bound=nn.Module)
+
+
+def to_variational(
+    model: Net,
+    sigma_ratio: float = 0.3,
+    inplace: bool = False,
+    *,
+    unsupported: Literal["error", "keep"] = "error",
+) -> Net:
+    r"""Turn every Conv1d, Conv2d and Linear into its variational form; the weights become the means.
+
+    The standard deviation starts relative to the layer, sigma0 = sigma_ratio * rms(weight), for weight and bias alike,
+    and is at least 1e-6. The authors start every layer at rho = -4 (sigma = 0.018), which is more than the weights of a
+    WRN-28-10 themselves. Parameters of normalisation layers stay point values.
+
+    Args:
+        model: Any network.
+        sigma_ratio: r in sigma0 = r * rms(weight).
+        inplace: Convert ``model`` itself instead of a copy. Hooks, tied modules and references stay valid.
+        unsupported: What to do about layers that look convertible and are not (a subclass, a parametrised or
+            computed weight): ``"error"`` names them, ``"keep"`` leaves them as point parameters.
+
+    Returns:
+        The variational network, in mean mode: it computes exactly what ``model`` does.
+
+    Raises:
+        ValueError: If nothing can be converted, a layer is unsupported, or the network is variational already.
+
+    Example:
+        >>> net = to_variational(nn.Sequential(nn.Linear(4, 2)))
+        >>> [name for name, _ in net.named_parameters()]
+        ['0.weight', '0.bias', '0.weight_rho', '0.bias_rho']
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"Expected `model` to be a torch.nn.Module, but got {type(model).__name__}.")
+    if isinstance(sigma_ratio, bool) or not 0 < sigma_ratio < float("inf"):
+        raise ValueError(f"Expected `sigma_ratio` to be positive and finite, but got {sigma_ratio}. Try 0.3.")
+    if unsupported not in ("error", "keep"):
+        raise unknown_name("unsupported", unsupported, ("error", "keep"))
+    if is_variational(model):
+        raise ValueError("Expected a plain network, but it is variational already. Use it as it is, or to_point first.")
+    plain = []
+    for name, module in model.named_modules():
+        if reason := _why_not(module):
+            if unsupported == "error":
+                raise ValueError(
+                    f"Cannot make {name or 'the model itself'!r} ({type(module).__name__}) variational: {reason}. "
+                    "Or leave such layers as point parameters with unsupported='keep'."
+                )
+        elif type(module) in _VARIATIONAL:
+            plain.append(name)
+    if not plain:
+        raise ValueError(
+            f"Expected a network with a Conv1d, Conv2d or Linear layer, but {type(model).__name__} has none to convert."
+        )
+    net = model if inplace else copy.deepcopy(model)
+    shared: dict[int, nn.Parameter] = {}  # a weight tied between layers keeps one standard deviation
+    for name in plain:
+        layer = net.get_submodule(name)
+        # Changing the class keeps the module's identity, and with it hooks and every place that refers to it.
+        layer.__class__ = _VARIATIONAL[type(layer)]
+        assert isinstance(layer, VariationalLayer)
+        layer._attach(max(sigma_ratio * _rms(layer.weight), SIGMA_FLOOR))
+        layer.weight_rho = shared.setdefault(id(layer.weight), layer.weight_rho)
+        if layer.bias is not None and layer.bias_rho is not None:
+            layer.bias_rho = shared.setdefault(id(layer.bias), layer.bias_rho)
+    return net
+
+
+def to_point(model: Net, inplace: bool = False) -> Net:
+    """Drop the standard deviations: a plain network at the means, whose checkpoint any plain network loads.
+
+    Args:
+        model: A variational network; a plain one comes back as it is.
+        inplace: Convert ``model`` itself instead of a copy.
+
+    Example:
+        >>> plain = nn.Linear(4, 2)
+        >>> list(to_point(to_variational(plain)).state_dict()) == list(plain.state_dict())
+        True
+    """
+    net = model if inplace else copy.deepcopy(model)
+    for _, layer in list(variational_layers(net)):
+        del layer.weight_rho, layer.bias_rho
+        layer.__dict__.pop("sampling", None)
+        cast(nn.Module, layer).__class__ = _POINT[type(layer)]
+    return net
+
+
+def _why_not(module: nn.Module) -> str | None:
+    """Why a module that has the looks of a convertible layer cannot be converted; None if it can or is another kind."""
+    if isinstance(module, nn.MultiheadAttention):
+        return "attention reads its projection weights without calling the layers"
+    if not isinstance(module, tuple(_VARIATIONAL)):
+        return None
+    if hasattr(module, "parametrizations"):
+        return "its weight is parametrised; remove that with torch.nn.utils.parametrize.remove_parametrizations"
+    if type(module) not in _VARIATIONAL:
+        return "it is a subclass whose forward may use the weights in its own way"
+    if module._parameters.get("weight") is None:
+        return "its weight is computed by a hook (weight or spectral norm, pruning); remove the hook first"
+    return None
+
+
+def _rms(weight: Tensor) -> float:
+    return weight.detach().double().square().mean().sqrt().item() if weight.numel() else 0.0

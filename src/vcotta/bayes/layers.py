@@ -1,0 +1,183 @@
+"""Layers whose weights are Gaussians: torch's own, with a standard deviation added to every weight and bias."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vcotta._messages import unknown_name
+
+__all__ = [
+    "Sampling",
+    "VariationalConv1d",
+    "VariationalConv2d",
+    "VariationalLayer",
+    "VariationalLinear",
+    "is_variational",
+    "sampling",
+    "variational_layers",
+    "variational_parameters",
+]
+
+Sampling = Literal["local", "weight"]
+"""How a pass draws: ``local`` is the local reparameterisation trick, ``weight`` one draw of the weights a batch."""
+
+
+class VariationalLayer(nn.Module):
+    r"""What the variational layers share: each weight is N(weight, softplus(weight_rho)^2), and so is each bias.
+
+    ``weight`` and ``bias`` are the means, under torch's own names, so a plain checkpoint loads as it is and leaves the
+    standard deviations alone. Outside ``with sampling(net):`` a layer computes with the means, by torch's own code.
+
+    With local reparameterisation (Kingma et al., 2015; the paper's choice) the outputs are drawn, not the weights:
+
+    .. math:: y = f(x; \mu_w, \mu_b) + \sqrt{f(x^2; \sigma_w^2, \sigma_b^2)}\,\epsilon, \quad \epsilon \sim N(0, 1)
+
+    with one epsilon for each element of the output. The authors' code draws the weights once a batch instead;
+    that is ``sampling(net, "weight")``.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    weight_rho: nn.Parameter
+    bias_rho: nn.Parameter | None
+    sampling: Sampling | None = None
+
+    def _affine(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The layer's linear map with the given weight and bias."""
+        raise AssertionError(f"{type(self).__name__} defines no linear map")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mean mode: exactly torch's layer. Sampling mode: a draw, fresh at every call."""
+        if self.sampling is None:
+            return self._affine(x, self.weight, self.bias)
+        sigma = F.softplus(self.weight_rho)
+        bias_sigma = None if self.bias_rho is None else F.softplus(self.bias_rho)
+        if self.sampling == "weight":
+            weight = self.weight + sigma * torch.randn_like(sigma)
+            bias = self.bias
+            if bias is not None and bias_sigma is not None:
+                bias = bias + bias_sigma * torch.randn_like(bias_sigma)
+            return self._affine(x, weight, bias)
+        mean = self._affine(x, self.weight, self.bias)
+        variance = self._affine(x.square(), sigma.square(), None if bias_sigma is None else bias_sigma.square())
+        # Where every input is zero and there is no bias the variance is zero and its root has no gradient.
+        return mean + variance.clamp_min(1e-20).sqrt() * torch.randn_like(mean)
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors):  # type: ignore[no-untyped-def]
+        """Load as usual, but do not miss the standard deviations when a plain checkpoint has none."""
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        if f"{prefix}weight" in state_dict:
+            for key in (f"{prefix}weight_rho", f"{prefix}bias_rho"):
+                if key in missing:
+                    missing.remove(key)
+
+    def _attach(self, sigma: float) -> None:
+        """Add the standard deviations, all equal to ``sigma``."""
+        rho = torch.tensor(sigma, dtype=torch.float64).expm1().log().item()
+        self.weight_rho = nn.Parameter(torch.full_like(self.weight, rho), requires_grad=self.weight.requires_grad)
+        if self.bias is None:
+            self.register_parameter("bias_rho", None)
+        else:
+            self.bias_rho = nn.Parameter(torch.full_like(self.bias, rho), requires_grad=self.bias.requires_grad)
+
+
+class VariationalLinear(VariationalLayer, nn.Linear):  # type: ignore[misc]
+    """``nn.Linear`` with Gaussian weights; see `VariationalLayer`. Extra argument ``sigma``: the standard deviation."""
+
+    def __init__(self, *args, sigma: float = 0.01, **kwargs) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(*args, **kwargs)
+        self._attach(sigma)
+
+    def _affine(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+
+class VariationalConv1d(VariationalLayer, nn.Conv1d):
+    """``nn.Conv1d`` with Gaussian weights; see `VariationalLayer`. Extra argument ``sigma``: the standard deviation."""
+
+    def __init__(self, *args, sigma: float = 0.01, **kwargs) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(*args, **kwargs)
+        self._attach(sigma)
+
+    def _affine(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        y: Tensor = self._conv_forward(x, weight, bias)
+        return y
+
+
+class VariationalConv2d(VariationalLayer, nn.Conv2d):
+    """``nn.Conv2d`` with Gaussian weights; see `VariationalLayer`. Extra argument ``sigma``: the standard deviation."""
+
+    def __init__(self, *args, sigma: float = 0.01, **kwargs) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(*args, **kwargs)
+        self._attach(sigma)
+
+    def _affine(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        y: Tensor = self._conv_forward(x, weight, bias)
+        return y
+
+
+def variational_layers(net: nn.Module) -> Iterator[tuple[str, VariationalLayer]]:
+    """Yield (name, layer) for every variational layer, a layer used twice once."""
+    for name, module in net.named_modules():
+        if isinstance(module, VariationalLayer):
+            yield name, module
+
+
+def is_variational(net: nn.Module) -> bool:
+    """Whether the network has a variational layer.
+
+    Example:
+        >>> is_variational(nn.Linear(2, 2)), is_variational(VariationalLinear(2, 2))
+        (False, True)
+    """
+    return next(variational_layers(net), None) is not None
+
+
+def variational_parameters(net: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield (name, mean, rho) for every weight and bias that has a distribution, a shared tensor once."""
+    seen: set[int] = set()
+    for name, layer in variational_layers(net):
+        for kind, mean, rho in (("weight", layer.weight, layer.weight_rho), ("bias", layer.bias, layer.bias_rho)):
+            if mean is not None and rho is not None and id(mean) not in seen:
+                seen.add(id(mean))
+                yield f"{name}.{kind}" if name else kind, mean, rho
+
+
+@contextmanager
+def sampling(net: nn.Module, mode: Sampling = "local") -> Iterator[nn.Module]:
+    """Draw in every pass of ``net`` within the block; outside of it the network uses its means, whatever train() says.
+
+    Args:
+        net: A variational network.
+        mode: ``"local"`` (local reparameterisation, the paper) or ``"weight"`` (one draw of the weights for the whole
+            batch, the authors' code).
+
+    Example:
+        >>> net, x = VariationalLinear(3, 2), torch.ones(1, 3)
+        >>> with sampling(net):
+        ...     noisy = net(x)
+        >>> torch.equal(noisy, net(x)), torch.equal(net(x), net(x))
+        (False, True)
+    """
+    if mode not in get_args(Sampling):
+        raise unknown_name("sampling", mode, get_args(Sampling))
+    layers = [layer for _, layer in variational_layers(net)]
+    if not layers:
+        raise ValueError(
+            f"Expected a variational network, but {type(net).__name__} has no variational layer. "
+            "Convert it with to_variational(model) or warm_up(model, loader)."
+        )
+    before = [layer.sampling for layer in layers]
+    for layer in layers:
+        layer.sampling = mode
+    try:
+        yield net
+    finally:
+        for layer, was in zip(layers, before, strict=True):
+            layer.sampling = was

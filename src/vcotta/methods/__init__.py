@@ -1,0 +1,105 @@
+"""The methods, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from torch import Tensor, nn
+
+from vcotta._messages import unknown_name
+from vcotta.bayes import WarmUpConfig, is_variational, warm_up
+from vcotta.methods.base import Adapter
+from vcotta.methods.bn import BN, BNConfig
+from vcotta.methods.cotta import CoTTA, CoTTAConfig
+from vcotta.methods.source import Source, SourceConfig
+from vcotta.methods.tent import TENT, TENTConfig
+from vcotta.methods.vcotta import VCoTTA, VCoTTAConfig
+from vcotta.runtime import Runtime
+
+__all__ = [
+    "BN",
+    "METHODS",
+    "TENT",
+    "Adapter",
+    "BNConfig",
+    "CoTTA",
+    "CoTTAConfig",
+    "Source",
+    "SourceConfig",
+    "TENTConfig",
+    "VCoTTA",
+    "VCoTTAConfig",
+    "build_adapter",
+    "list_methods",
+]
+
+METHODS: dict[str, type[Adapter]] = {method.name: method for method in (Source, BN, TENT, CoTTA, VCoTTA)}
+
+
+def list_methods() -> list[str]:
+    """Return the names `build_adapter` knows.
+
+    Example:
+        >>> list_methods()
+        ['source', 'bn', 'tent', 'cotta', 'vcotta']
+    """
+    return list(METHODS)
+
+
+def build_adapter(
+    name: str,
+    model: nn.Module,
+    *,
+    source: Iterable[tuple[Tensor, Tensor]] | None = None,
+    **options: Any,
+) -> Adapter:
+    """Make an adapter by name.
+
+    Args:
+        name: One of `list_methods`.
+        model: A classifier that takes images in [0, 1]; it is copied. ``vcotta`` wants a variational network, or a
+            plain one together with ``source``, which it then warms up for one epoch.
+        source: Source data, yielding (images in [0, 1], labels), for methods that prepare on it; others ignore it. It
+            is read at most once, and never at test time.
+        options: Fields of the method's config, such as ``lr`` or ``views``; besides ``seed`` and ``runtime``, which
+            every adapter takes, ``preset`` and ``dataset`` for ``vcotta`` (see `VCoTTAConfig.preset`), and ``warmup``,
+            a `WarmUpConfig` for a plain network.
+
+    Returns:
+        The adapter, ready for its first batch.
+
+    Example:
+        >>> import torch
+        >>> adapter = build_adapter("source", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), seed=1)
+        >>> adapter(torch.rand(5, 3, 2, 2)).shape
+        torch.Size([5, 2])
+    """
+    if name not in METHODS:
+        raise unknown_name("method", name, METHODS)
+    method = METHODS[name]
+    shared: dict[str, Any] = {key: options.pop(key) for key in ("seed", "runtime") if key in options}
+    runtime: Runtime | None = shared.get("runtime")
+    warmup = options.pop("warmup", None) if method.needs_variational else None
+    config = _config(method, options)
+    if method.needs_variational and not is_variational(model) and source is not None:
+        warmup = warmup or WarmUpConfig(epochs=1, flip=config.flip)
+        model = warm_up(model, source, warmup, runtime=runtime, progress=False)
+    adapter = method(model, config, **shared)
+    if source is not None:
+        adapter.prepare(source)
+    return adapter
+
+
+def _config(method: type[Adapter], options: dict[str, Any]) -> Any:
+    """The method's config with the given options; unknown ones are named."""
+    presets = {key: options.pop(key) for key in ("preset", "dataset") if key in options and method is VCoTTA}
+    known = [field.name for field in fields(method.Config)]
+    if unknown := [key for key in options if key not in known]:
+        if not known:
+            raise ValueError(f"Expected no options for {method.name}, but got {unknown[0]!r}.")
+        raise unknown_name(f"option of {method.name}", unknown[0], known)
+    if method is VCoTTA:
+        return VCoTTAConfig.preset(presets.get("preset", "best"), presets.get("dataset", "cifar10"), **options)
+    return method.Config(**options)

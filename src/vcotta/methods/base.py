@@ -1,0 +1,213 @@
+"""The adapter contract: what every method shares, and the few things it defines itself."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vcotta._messages import unknown_name
+from vcotta.batch_norm import freeze_statistics, use_batch_statistics
+from vcotta.bayes import is_variational
+from vcotta.methods.checks import check_images, check_state
+from vcotta.rng import OwnRng
+from vcotta.runtime import Runtime
+
+__all__ = ["Adapter", "OptimizerName"]
+
+OptimizerName = Literal["adam", "sgd"]
+"""``adam`` with torch's defaults, or ``sgd`` with Nesterov momentum 0.9, as the CoTTA line of work uses them."""
+
+
+class Adapter(ABC):
+    """A classifier that predicts a batch and then adapts to it.
+
+    ``adapter(images)`` takes float images in [0, 1], (batch, channels, height, width), and returns log-probabilities,
+    (batch, classes), of the prediction made before the update. The given model is copied, never changed. Randomness
+    comes from the adapter's own stream; torch's global generators are left as they were.
+
+    A method defines `setup`, which makes networks and optimiser out of a fresh copy of the model, and
+    `predict_and_adapt`. It names what belongs to its state: modules and the optimiser it assigns to ``networks`` and
+    ``optimizer``. Everything else (input checks, modes, counting, reset, saving) is done here, once.
+
+    Attributes:
+        name: The method's name in `build_adapter`.
+        Config: The method's frozen settings.
+        needs_variational: Whether the model must be a variational network.
+        start: The network as it was given, frozen; methods use it as the source model.
+        networks: The networks that change, by role.
+        optimizer: The optimiser, or None.
+        last: What the latest step saw: ``forwards`` and ``backwards`` (passes over the batch), ``skipped`` and what
+            the method notes (``loss``, ``alpha``, ...).
+        steps: Batches seen since the start. ``skipped``: those whose update was dropped.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    Config: ClassVar[type[Any]]
+    needs_variational: ClassVar[bool] = False
+
+    networks: dict[str, nn.Module]
+    optimizer: torch.optim.Optimizer | None
+    last: dict[str, Any]
+    steps: int
+    skipped: int
+    _rng: OwnRng
+
+    def __init__(self, model: nn.Module, config: Any = None, *, seed: int = 0, runtime: Runtime | None = None) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"Expected `model` to be a torch.nn.Module, but got {type(model).__name__}.")
+        if self.needs_variational and not is_variational(model):
+            raise ValueError(
+                f"Expected a variational network for {self.name}, but got a plain {type(model).__name__}. Warm it up "
+                f"first, vcotta.warm_up(model, loader), or call build_adapter({self.name!r}, model, source=loader)."
+            )
+        if config is not None and not isinstance(config, self.Config):
+            raise TypeError(f"Expected `config` to be a {self.Config.__name__}, but got {type(config).__name__}.")
+        self.config = self.Config() if config is None else config
+        self.seed = seed
+        self.runtime = runtime or Runtime()
+        self.start = self.runtime.place(copy.deepcopy(model)).requires_grad_(False)
+        freeze_statistics(self.start)
+        self._accepted: set[tuple[int, ...]] = set()
+        self._notes: dict[str, Any] = {}
+        self.reset()
+
+    @abstractmethod
+    def setup(self, model: nn.Module) -> None:
+        """Make ``self.networks`` and ``self.optimizer`` from ``model``, a copy of the start network to keep."""
+
+    @abstractmethod
+    def predict_and_adapt(self, images: Tensor) -> Tensor:
+        """Return log-probabilities (or logits) for valid images, then adapt to them."""
+
+    def prepare(self, source: Iterable[tuple[Tensor, Tensor]]) -> None:  # noqa: B027
+        """Learn from source data before testing what the method wants of it; most want nothing."""
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Predict a batch, adapt to it, and return the log-probabilities of the prediction."""
+        check_images(images)
+        with torch.inference_mode(False):
+            if images.is_inference():
+                images = images.clone()
+            images = self.runtime.place_images(images)
+            self._check_accepted(images)
+            self._notes = {"forwards": 0, "backwards": 0, "skipped": False}
+            with self._rng.scope(), torch.enable_grad():
+                output = self.predict_and_adapt(images)
+            log_probs = output.detach().float().log_softmax(-1)
+        self.steps += 1
+        self.skipped += bool(self._notes["skipped"])
+        self.last = {key: value.item() if isinstance(value, Tensor) else value for key, value in self._notes.items()}
+        return log_probs
+
+    def reset(self) -> None:
+        """Return to the state the adapter started from, bit for bit."""
+        self.networks, self.optimizer, self.last = {}, None, {}
+        self.steps = self.skipped = 0
+        self._rng = OwnRng(self.seed, self.runtime.device)
+        with self._rng.scope():
+            self.setup(copy.deepcopy(self.start))
+
+    # What methods are written with.
+
+    def logits(self, net: nn.Module, images: Tensor, *, batch_statistics: bool = True) -> Tensor:
+        """One counted forward pass in the chosen precision, as float32 logits.
+
+        BatchNorm uses the statistics of the batch; a batch of one has none worth the name and takes the source's.
+        """
+        use_batch_statistics(net, batch_statistics and len(images) > 1)
+        self._notes["forwards"] += 1
+        with self.runtime.autocast():
+            output: Tensor = net(images)
+        return output.float()
+
+    def minimise(self, loss: Tensor) -> bool:
+        """One optimiser step; False, with everything left as it was, if loss or gradient is not finite."""
+        assert self.optimizer is not None
+        self.note(loss=loss.detach())
+        finite = bool(loss.detach().isfinite())
+        if finite:
+            loss.backward()
+            self._notes["backwards"] += 1
+            gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+            finite = bool(nn.utils.get_total_norm(gradients).isfinite())
+        if finite:
+            self.optimizer.step()
+        else:
+            self.note(skipped=True)
+        self.optimizer.zero_grad(set_to_none=True)
+        return finite
+
+    def note(self, **values: Any) -> None:
+        """Add to what ``last`` will say of this step; scalar tensors are read once, at the end."""
+        self._notes.update(values)
+
+    def make_optimizer(self, parameters: Iterable[Tensor], name: OptimizerName, lr: float) -> None:
+        """Create ``self.optimizer`` over ``parameters``."""
+        if name == "adam":
+            self.optimizer = torch.optim.Adam(parameters, lr=lr)
+        elif name == "sgd":
+            self.optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9, nesterov=True)
+        else:
+            raise unknown_name("optimizer", name, ("adam", "sgd"))
+
+    # State.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed stream needs: networks, optimiser, randomness, counters, and the start to reset to."""
+        networks = {"start": self.start, **self.networks}
+        return {
+            "method": self.name,
+            "config": asdict(self.config),
+            "seed": self.seed,
+            "networks": {role: _cloned(net.state_dict()) for role, net in networks.items()},
+            "optimizer": None if self.optimizer is None else copy.deepcopy(self.optimizer.state_dict()),
+            "rng": self._rng.state_dict(),
+            "counters": {"steps": self.steps, "skipped": self.skipped},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`; one of another method, setting or network is refused before anything changes."""
+        networks = {"start": self.start, **self.networks}
+        check_state(state, self.name, asdict(self.config), networks, self.optimizer)
+        for role, net in networks.items():
+            net.load_state_dict(state["networks"][role])
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.seed = state["seed"]
+        self._rng.load_state_dict(state["rng"])
+        self.steps, self.skipped = state["counters"]["steps"], state["counters"]["skipped"]
+        self.last = {}
+
+    def _check_accepted(self, images: Tensor) -> None:
+        """Try a shape the network has not seen on one image, so that a misfit is found before any state changes."""
+        shape = tuple(images.shape[1:])
+        if shape in self._accepted:
+            return
+        use_batch_statistics(self.start, False)
+        try:
+            with torch.no_grad(), self._rng_kept(), self.runtime.autocast():
+                output = self.start(images[:1])
+        except RuntimeError as error:
+            raise ValueError(
+                f"The network does not take images of shape {shape} (channels, height, width): {error}"
+            ) from error
+        if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[0] != 1:
+            got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise ValueError(f"Expected the network to return logits of shape (batch, classes), but got {got}.")
+        self._accepted.add(shape)
+
+    def _rng_kept(self) -> AbstractContextManager[None]:
+        """Draws inside the block leave neither the global nor the adapter's randomness changed."""
+        return OwnRng(self.seed, self.runtime.device).scope()
+
+
+def _cloned(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in state.items()}

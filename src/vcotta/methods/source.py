@@ -1,0 +1,39 @@
+"""Source: the network as it is, the yardstick below every method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vcotta.methods.base import Adapter
+
+__all__ = ["Source", "SourceConfig"]
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """Nothing to set."""
+
+
+class Source(Adapter):
+    """No adaptation: eval mode and the source's own running statistics. No state changes, ever.
+
+    Example:
+        >>> adapter = Source(nn.Sequential(nn.Flatten(), nn.Linear(48, 2)))
+        >>> adapter(torch.rand(3, 3, 4, 4)).shape
+        torch.Size([3, 2])
+    """
+
+    name = "source"
+    summary = "no adaptation"
+    Config = SourceConfig
+
+    def setup(self, model: nn.Module) -> None:
+        """Keep nothing beside the start network."""
+
+    def predict_and_adapt(self, images: Tensor) -> Tensor:
+        """Predict with the running statistics of training."""
+        with torch.no_grad():
+            return self.logits(self.start, images, batch_statistics=False)

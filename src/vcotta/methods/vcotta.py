@@ -1,0 +1,270 @@
+"""VCoTTA: variational inference with a mixture of source and teacher priors (Lyu et al.)."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from vcotta._messages import unknown_name
+from vcotta.bayes import mixture_kl_bound, sampling, variational_parameters
+from vcotta.methods.base import Adapter, OptimizerName
+from vcotta.methods.losses import cross_entropy, entropy, symmetric_cross_entropy
+from vcotta.methods.mean_teacher import update_teacher
+from vcotta.methods.prior_mixture import AlphaRule, filter_views, mix, mixing_weight
+from vcotta.views import random_view
+
+__all__ = ["VCoTTA", "VCoTTAConfig"]
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "scope": ("batch", "sample"),
+    "target": ("teacher", "mixture"),
+    "loss": ("ce", "sce"),
+    "sampling": ("local", "weight", "none"),
+    "inference": ("x0", "filtered", "anchored"),
+    "optimizer": get_args(OptimizerName),
+}
+
+
+@dataclass(frozen=True)
+class VCoTTAConfig:
+    """Settings of VCoTTA; the defaults are ``preset("best")``.
+
+    Attributes:
+        views: N, the number of random views beside the image itself, 0 or more (paper: 32).
+        alpha: Weight of the source prior: ``"entropy"``, ``"printed"``, ``"confidence"`` (see `mixing_weight`) or a
+            fixed number in [0, 1].
+        scope: One alpha for the ``"batch"``, or one for each ``"sample"`` in prediction and target (the divergences
+            take the mean).
+        tau: Temperature of the entropies in alpha; not in the paper.
+        margin: Epsilon of the view filter. -1 keeps every view. Paper: 1e-2 CIFAR10-C, 0.3 CIFAR100-C, 0.1 ImageNet-C.
+        target: What the student learns: the filtered ``"teacher"`` (paper) or the alpha-``"mixture"`` of filtered
+            teacher and filtered source (authors' code).
+        loss: ``"ce"``, or ``"sce"``, half CE each way (the paper prints the sum).
+        sampling: The student's training pass draws outputs (``"local"``, paper), weights (``"weight"``, authors'
+            code) or nothing (``"none"``, ours).
+        mixup: Mix each image and target with a random partner's (authors' code).
+        inference: The mixture predicts from the image alone (``"x0"``, paper), from the filtered views
+            (``"filtered"``, authors' code), or half from the image and half from the mean over all views
+            (``"anchored"``, ours).
+        lr: Step size (paper: 1e-4 CIFAR, 1e-2 ImageNet-C; authors' CIFAR10 file: 1e-3).
+        optimizer: ``"adam"`` (authors' file; the paper names none), or ``"sgd"`` as CoTTA uses for ImageNet-C.
+        beta: Decay of the teacher's average, on means, standard deviations and point parameters (paper: 0.999).
+        kl_weight: kappa: the divergences are divided by the number D of variational weights and multiplied by kappa,
+            so that moving every weight by one sigma costs kappa / 2, on any network.
+        kl_lambda: Lambda: the divergences are divided by it (authors' code: 500 000). Give one of the two.
+        flip: Whether views may mirror the image.
+    """
+
+    views: int = 32
+    alpha: AlphaRule | float = 0.5
+    scope: Literal["batch", "sample"] = "batch"
+    tau: float = 0.1
+    margin: float = -1.0
+    target: Literal["teacher", "mixture"] = "mixture"
+    loss: Literal["ce", "sce"] = "ce"
+    sampling: Literal["local", "weight", "none"] = "local"
+    mixup: bool = False
+    inference: Literal["x0", "filtered", "anchored"] = "anchored"
+    lr: float = 1e-3
+    optimizer: OptimizerName = "adam"
+    beta: float = 0.996
+    kl_weight: float | None = 0.05
+    kl_lambda: float | None = None
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise unknown_name(name, getattr(self, name), known)
+        if isinstance(self.alpha, str):
+            if self.alpha not in get_args(AlphaRule):
+                raise unknown_name("alpha", self.alpha, (*get_args(AlphaRule), "a number in [0, 1]"))
+        elif isinstance(self.alpha, bool) or not 0 <= self.alpha <= 1:
+            raise ValueError(f"Expected `alpha` to be a rule or a number in [0, 1], but got {self.alpha}.")
+        if isinstance(self.views, bool) or not isinstance(self.views, int) or self.views < 0:
+            raise ValueError(f"Expected `views` to be a whole number of at least 0, but got {self.views}.")
+        if not self.tau > 0:
+            raise ValueError(f"Expected `tau` to be positive, but got {self.tau}.")
+        if not 0 <= self.beta <= 1:
+            raise ValueError(f"Expected `beta` to lie in [0, 1], but got {self.beta}.")
+        if not self.lr >= 0:
+            raise ValueError(f"Expected `lr` to be at least 0, but got {self.lr}.")
+        if (self.kl_weight is None) == (self.kl_lambda is None):
+            raise ValueError(
+                f"Expected one of `kl_weight` and `kl_lambda`, but got {self.kl_weight} and {self.kl_lambda}. "
+                "Set the other one to None."
+            )
+        if not (self.kl_weight is None or self.kl_weight >= 0) or not (self.kl_lambda is None or self.kl_lambda > 0):
+            raise ValueError(
+                f"Expected `kl_weight` >= 0 or `kl_lambda` > 0, but got {self.kl_weight} and {self.kl_lambda}."
+            )
+
+    @classmethod
+    def preset(cls, name: str = "best", dataset: str = "cifar10", **options: Any) -> VCoTTAConfig:
+        """Named settings, with ``options`` on top.
+
+        Args:
+            name: ``"paper"`` is the method as the paper describes it, with its values for the data set; ``"authors"``
+                what their code does; ``"best"`` what won on the four held-out corruptions.
+            dataset: ``"cifar10"``, ``"cifar100"``, ``"imagenet"`` or ``"digits"``.
+            options: Fields that differ from the preset.
+
+        Example:
+            >>> VCoTTAConfig.preset("paper", "cifar100").margin
+            0.3
+        """
+        if name not in _PRESETS:
+            raise unknown_name("preset", name, _PRESETS)
+        if dataset not in _DATASETS:
+            raise unknown_name("dataset", dataset, _DATASETS)
+        values = _PRESETS[name] | (_PAPER[dataset] if name == "paper" else {}) | _DATASETS[dataset]
+        if "kl_lambda" in options and "kl_weight" not in options:
+            values["kl_weight"] = None
+        if "kl_weight" in options and "kl_lambda" not in options:
+            values["kl_lambda"] = None
+        unknown = set(options) - {field.name for field in fields(cls)}
+        if unknown:
+            raise unknown_name("option", min(unknown), (field.name for field in fields(cls)))
+        return cls(**(values | options))
+
+
+_PRESETS: dict[str, dict[str, Any]] = {
+    "best": {},
+    "paper": {
+        "alpha": "entropy",
+        "target": "teacher",
+        "loss": "sce",
+        "inference": "x0",
+        "beta": 0.999,
+        "lr": 1e-4,
+    },
+    "authors": {
+        "alpha": "confidence",
+        "margin": 0.3,
+        "loss": "sce",
+        "sampling": "weight",
+        "mixup": True,
+        "inference": "filtered",
+        "beta": 0.999,
+        "kl_weight": None,
+        "kl_lambda": 500_000.0,
+    },
+}
+_PAPER: dict[str, dict[str, Any]] = {
+    "cifar10": {"margin": 1e-2},
+    "cifar100": {"margin": 0.3},
+    "imagenet": {"margin": 0.1, "loss": "ce", "lr": 1e-2, "optimizer": "sgd"},
+    "digits": {"margin": 1e-2},
+}
+_DATASETS: dict[str, dict[str, Any]] = {
+    "cifar10": {},
+    "cifar100": {},
+    "imagenet": {},
+    "digits": {"views": 8, "flip": False},
+}
+
+
+class VCoTTA(Adapter):
+    r"""Variational continual test-time adaptation.
+
+    The student q minimises, on every batch (paper, Eq. update_stu),
+
+    .. math:: \mathrm{CE}(\bar p' \to q) + [\alpha\,\mathrm{KL}(q\|q_0) + (1-\alpha)\,\mathrm{KL}(q\|\bar q)] / \lambda
+
+    where :math:`q_0` is the warmed source (the start network), :math:`\bar q` the teacher, a moving average of q, and
+    :math:`\bar p'` its prediction on the views it is surest of. The prediction returned is the mixture
+    :math:`\alpha p_0 + (1-\alpha)\bar p` of probabilities at the means, from before the update (Eq. inference).
+
+    Differs from the authors' code where `VCoTTAConfig` says so; ``preset("authors")`` follows it. Source, teacher and
+    every prediction use the means; only the student's training pass samples.
+
+    Example:
+        >>> from vcotta.bayes import to_variational
+        >>> net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        >>> adapter = VCoTTA(to_variational(net), VCoTTAConfig(views=2))
+        >>> adapter(torch.rand(4, 3, 8, 8)).shape, adapter.last["alpha"], adapter.last["forwards"]
+        (torch.Size([4, 2]), 0.5, 7)
+    """
+
+    name = "vcotta"
+    summary = "variational student, mixture of source and teacher priors"
+    Config = VCoTTAConfig
+    needs_variational = True
+
+    def setup(self, model: nn.Module) -> None:
+        """Make student and teacher; the start network is the source prior."""
+        teacher = copy.deepcopy(model).requires_grad_(False)
+        student = model.requires_grad_(True)
+        self.networks = {"student": student, "teacher": teacher}
+        self.make_optimizer(student.parameters(), self.config.optimizer, self.config.lr)
+        self._dimensions = sum(mean.numel() for _, mean, _ in variational_parameters(student))
+
+    def predict_and_adapt(self, images: Tensor) -> Tensor:
+        """Steps 1 to 7 of the algorithm on one batch."""
+        with torch.no_grad():
+            source, teacher = self._look(images)
+            alpha = self._alpha(source, teacher)
+            prediction = self._infer(source, teacher, alpha)
+            target = self._target(source, teacher, alpha)
+        self._update(images, target, alpha.mean())
+        self.note(
+            alpha=alpha.mean(),
+            entropy=entropy(prediction).mean(),
+            entropy_source=entropy(source[0]).mean(),
+            entropy_teacher=entropy(teacher[0]).mean(),
+        )
+        return prediction
+
+    def _look(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of source and teacher, (1 + views, batch, classes), each view with its own statistics."""
+        source, teacher = [], []
+        for i in range(self.config.views + 1):
+            view = random_view(images, flip=self.config.flip) if i else images
+            source.append(self.logits(self.start, view).log_softmax(-1))
+            teacher.append(self.logits(self.networks["teacher"], view).log_softmax(-1))
+        return torch.stack(source), torch.stack(teacher)
+
+    def _alpha(self, source: Tensor, teacher: Tensor) -> Tensor:
+        """Alpha as a column, (batch, 1) or (1, 1) by scope."""
+        rule = self.config.alpha
+        if self.config.scope == "batch" and rule == "confidence":  # a mean inside the sigmoid: see `mixing_weight`
+            source, teacher = source.flatten(0, 1).unsqueeze(1), teacher.flatten(0, 1).unsqueeze(1)
+        alpha = mixing_weight(source, teacher, rule, self.config.tau).unsqueeze(-1)
+        return alpha.mean(0, keepdim=True) if self.config.scope == "batch" else alpha
+
+    def _infer(self, source: Tensor, teacher: Tensor, alpha: Tensor) -> Tensor:
+        if self.config.inference == "filtered":
+            return mix(filter_views(source, self.config.margin), filter_views(teacher, self.config.margin), alpha)
+        prediction = mix(source[0], teacher[0], alpha)
+        if self.config.inference == "x0":
+            return prediction
+        over_views = mix(source, teacher, alpha).exp().mean(0)
+        return (0.5 * prediction.exp() + 0.5 * over_views).log()
+
+    def _target(self, source: Tensor, teacher: Tensor, alpha: Tensor) -> Tensor:
+        filtered = filter_views(teacher, self.config.margin)
+        if self.config.target == "teacher":
+            return filtered
+        return mix(filter_views(source, self.config.margin), filtered, alpha)
+
+    def _update(self, images: Tensor, log_target: Tensor, alpha: Tensor) -> None:
+        """One step of the student on cross-entropy and divergence, then the teacher's average."""
+        config, student, teacher = self.config, self.networks["student"], self.networks["teacher"]
+        if config.mixup:
+            partner, share = torch.randperm(len(images)).to(images.device), torch.rand(()).item()
+            images = torch.lerp(images[partner], images, share)
+            log_target = torch.lerp(log_target[partner].exp(), log_target.exp(), share).log()
+        with nullcontext() if config.sampling == "none" else sampling(student, config.sampling):
+            log_probs = self.logits(student, images).log_softmax(-1)
+        distance = cross_entropy if config.loss == "ce" else symmetric_cross_entropy
+        fit = distance(log_target, log_probs).mean()
+        kl = mixture_kl_bound(student, self.start, teacher, alpha)
+        kl = kl / config.kl_lambda if config.kl_weight is None else config.kl_weight * kl / self._dimensions
+        self.note(fit=fit.detach(), kl=kl.detach())
+        if self.minimise(fit + kl):
+            update_teacher(teacher, student, config.beta)

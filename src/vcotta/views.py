@@ -1,0 +1,149 @@
+"""Random views of a batch at test time: the augmentation of CoTTA, as a few tensor operations on the whole batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["random_view"]
+
+# Ranges of the uniform draws, as in CoTTA's code.
+_BRIGHTNESS = (0.6, 1.4)
+_CONTRAST = (0.7, 1.3)
+_SATURATION = (0.5, 1.5)
+_HUE = (-0.06, 0.06)
+_GAMMA = (0.7, 1.3)
+_ANGLE = (-15.0, 15.0)
+_SHIFT = 1 / 16  # of the padded side, which is twice the image's
+_SCALE = (0.9, 1.1)
+_BLUR = (0.001, 0.5)
+_NOISE = 0.005
+_GREY = (0.2989, 0.587, 0.114)
+
+
+def random_view(images: Tensor, *, flip: bool = True, per_image: bool = False) -> Tensor:
+    """Draw one random view of a batch (CoTTA's augmentation, which VCoTTA shares).
+
+    In this order: clip to [0, 1]; brightness, contrast, saturation, hue and gamma in a random order; edge padding by
+    half of each side; rotation by up to 15 degrees, shift by up to 1/16 of the padded sides in whole pixels, scale 0.9
+    to 1.1, bilinear; Gaussian blur with 5 taps; centre crop to the original size; mirroring; Gaussian noise of 0.005;
+    clip. Padding, affine map, crop and mirroring are one resampling here, with the same result.
+
+    The parameters are drawn on the CPU from torch's global generator, so a GPU is never waited for.
+
+    Args:
+        images: Float images in [0, 1], (batch, channels, height, width). Saturation and hue apply to RGB only.
+        flip: Whether to mirror half of the time. Turn it off where left and right matter, as in digits.
+        per_image: Draw the parameters for each image instead of once for the batch (the order of the colour
+            operations stays common). The methods at test time use one draw a batch, the warm-up one per image.
+
+    Returns:
+        A view of the same shape.
+
+    Example:
+        >>> random_view(torch.rand(2, 3, 32, 48)).shape
+        torch.Size([2, 3, 32, 48])
+    """
+    draws = torch.rand(images.shape[0] if per_image else 1, 11)
+    images = _jitter(images.clamp(0, 1), draws[:, :5])
+    images = _warp(images, draws[:, 5:10], flip)
+    images = _blur(images, _uniform(draws[:, 10], _BLUR))
+    return (images + _NOISE * torch.randn_like(images)).clamp_(0, 1)
+
+
+def _uniform(draws: Tensor, bounds: tuple[float, float]) -> Tensor:
+    return bounds[0] + (bounds[1] - bounds[0]) * draws
+
+
+def _factors(draws: Tensor, bounds: tuple[float, float], like: Tensor) -> Tensor:
+    """The drawn values, ready to multiply images with."""
+    return _uniform(draws, bounds).to(like.device, like.dtype, non_blocking=True).view(-1, 1, 1, 1)
+
+
+def _jitter(images: Tensor, draws: Tensor) -> Tensor:
+    rgb = images.shape[1] == 3
+    for operation in torch.randperm(5).tolist():
+        value = draws[:, operation]
+        if operation == 0:
+            images = (images * _factors(value, _BRIGHTNESS, images)).clamp_(0, 1)
+        elif operation == 1:
+            mean = (_grey(images) if rgb else images).mean((1, 2, 3), keepdim=True)
+            images = torch.lerp(mean, images, _factors(value, _CONTRAST, images)).clamp_(0, 1)
+        elif operation == 2 and rgb:
+            images = torch.lerp(_grey(images), images, _factors(value, _SATURATION, images)).clamp_(0, 1)
+        elif operation == 3 and rgb:
+            images = _shift_hue(images, _factors(value, _HUE, images))
+        elif operation == 4:
+            images = images.clamp(1e-8, 1) ** _factors(value, _GAMMA, images)
+    return images
+
+
+def _grey(images: Tensor) -> Tensor:
+    red, green, blue = images.unbind(1)
+    return (_GREY[0] * red + _GREY[1] * green + _GREY[2] * blue).unsqueeze(1)
+
+
+def _shift_hue(images: Tensor, shift: Tensor) -> Tensor:
+    """Turn the hue by ``shift`` of a full circle: RGB to HSV and back."""
+    red, green, blue = images.unbind(1)
+    value, lowest = images.amax(1), images.amin(1)
+    chroma = value - lowest
+    safe = torch.where(chroma > 0, chroma, 1)
+    sector = torch.where(
+        value == red,
+        (green - blue) / safe,
+        torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
+    )
+    sector = sector + 6 * shift.squeeze(1)
+    # Channel n in (5, 3, 1) for R, G, B: value - chroma * max(0, min(k, 4 - k, 1)) with k = (n + sector) mod 6.
+    k = torch.stack([sector + 5, sector + 3, sector + 1], 1).remainder(6)
+    return value.unsqueeze(1) - chroma.unsqueeze(1) * torch.minimum(k, 4 - k).clamp(0, 1)
+
+
+def _warp(images: Tensor, draws: Tensor, flip: bool) -> Tensor:
+    """Rotate, shift, scale and mirror about the centre; the result has a rim of 2 pixels for the blur to eat."""
+    height, width = images.shape[-2:]
+    padded = (width + 2 * (width // 2), height + 2 * (height // 2))
+    angle = torch.deg2rad(_uniform(draws[:, 0], _ANGLE))
+    shift_x = ((2 * draws[:, 1] - 1) * _SHIFT * padded[0]).round()
+    shift_y = ((2 * draws[:, 2] - 1) * _SHIFT * padded[1]).round()
+    scale = _uniform(draws[:, 3], _SCALE)
+    mirror = torch.where(draws[:, 4] < 0.5, -1.0, 1.0) if flip else torch.ones_like(scale)
+    # Output pixel (x, y), counted from the centre, reads the source at R(-angle) / scale * ((mirror * x, y) - shift).
+    cosine, sine = torch.cos(angle) / scale, torch.sin(angle) / scale
+    maps = torch.stack(
+        [
+            torch.stack([mirror * cosine, sine, -cosine * shift_x - sine * shift_y], -1),
+            torch.stack([-mirror * sine, cosine, sine * shift_x - cosine * shift_y], -1),
+        ],
+        1,
+    ).to(images.device, images.dtype, non_blocking=True)
+    x = torch.arange(width + 4, device=images.device, dtype=images.dtype) - (width + 3) / 2
+    y = torch.arange(height + 4, device=images.device, dtype=images.dtype) - (height + 3) / 2
+    points = torch.stack([*torch.meshgrid(x, y, indexing="xy"), torch.ones_like(x).expand(height + 4, -1)], -1)
+    source = torch.einsum("hwk,bjk->bhwj", points, maps)
+    grid = source * source.new_tensor([2 / width, 2 / height])  # what grid_sample calls its coordinates
+    # Clamping at the border is edge padding; only a long image can turn beyond the padded canvas, which is black there.
+    warped = torch.nn.functional.grid_sample(
+        images, grid.expand(images.shape[0], -1, -1, -1), padding_mode="border", align_corners=False
+    )
+    if height != width:
+        half = source.new_tensor([padded[0] / 2, padded[1] / 2])
+        warped = warped * (half + 0.5 - source.abs()).clamp(0, 1).prod(-1).unsqueeze(1)
+    return warped
+
+
+def _blur(images: Tensor, sigma: Tensor) -> Tensor:
+    """Separable Gaussian with 5 taps, without padding: the images lose 2 pixels on every side."""
+    near = torch.exp(-0.5 / sigma.square())
+    far = torch.exp(-2.0 / sigma.square())
+    total = 1 + 2 * near + 2 * far
+    centre, near, far = (
+        (tap / total).to(images.device, images.dtype, non_blocking=True).view(-1, 1, 1, 1)
+        for tap in (torch.ones_like(near), near, far)
+    )
+    for dim in (-2, -1):
+        size = images.shape[dim] - 4
+        taps = [images.narrow(dim, start, size) for start in range(5)]
+        images = centre * taps[2] + near * (taps[1] + taps[3]) + far * (taps[0] + taps[4])
+    return images
