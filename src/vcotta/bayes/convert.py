@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Literal, TypeVar, cast
 
 from torch import Tensor, nn
@@ -80,6 +81,8 @@ def to_variational(
                     "Or leave such layers as point parameters with unsupported='keep'."
                 )
         elif type(module) in _VARIATIONAL:
+            if not math.isfinite(_rms(cast(Tensor, module.weight))):
+                raise ValueError(f"Expected finite weights, but those of {name or 'the model itself'!r} are not.")
             plain.append(name)
     if not plain:
         raise ValueError(

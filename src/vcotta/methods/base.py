@@ -85,7 +85,7 @@ class Adapter(ABC):
 
     @abstractmethod
     def predict_and_adapt(self, images: Tensor) -> Tensor:
-        """Return log-probabilities (or logits) for valid images, then adapt to them."""
+        """Return the log-probabilities of valid images, (batch, classes), and adapt to them."""
 
     def prepare(self, source: Iterable[tuple[Tensor, Tensor]]) -> None:  # noqa: B027
         """Learn from source data before testing what the method wants of it; most want nothing."""
@@ -100,8 +100,7 @@ class Adapter(ABC):
             self._check_accepted(images)
             self._notes = {"forwards": 0, "backwards": 0, "skipped": False}
             with self._rng.scope(), torch.enable_grad():
-                output = self.predict_and_adapt(images)
-            log_probs = output.detach().float().log_softmax(-1)
+                log_probs = self.predict_and_adapt(images).detach()
         self.steps += 1
         self.skipped += bool(self._notes["skipped"])
         self.last = {key: value.item() if isinstance(value, Tensor) else value for key, value in self._notes.items()}

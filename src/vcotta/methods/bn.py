@@ -36,4 +36,4 @@ class BN(Adapter):
     def predict_and_adapt(self, images: Tensor) -> Tensor:
         """Predict with the statistics of the batch."""
         with torch.no_grad():
-            return self.logits(self.start, images)
+            return self.logits(self.start, images).log_softmax(-1)

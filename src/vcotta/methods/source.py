@@ -36,4 +36,4 @@ class Source(Adapter):
     def predict_and_adapt(self, images: Tensor) -> Tensor:
         """Predict with the running statistics of training."""
         with torch.no_grad():
-            return self.logits(self.start, images, batch_statistics=False)
+            return self.logits(self.start, images, batch_statistics=False).log_softmax(-1)

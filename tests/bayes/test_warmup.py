@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from vcotta import WarmUpConfig, kl_divergence, load_warmed, save_warmed, to_variational, warm_up
+from vcotta.bayes import is_variational, sampling
+
+
+@pytest.fixture
+def source(images):
+    """Images whose brightness in one channel is the class."""
+    batches = []
+    for seed in range(6):
+        x, y = images(16, seed) * 0.5, torch.arange(16) % 4
+        for k in range(3):
+            x[y == k, k] += 0.5
+        batches.append((x, y))
+    return batches
+
+
+def test_it_returns_a_variational_network_in_eval_and_mean_mode_and_leaves_the_model_alone(tiny, source) -> None:
+    model = tiny()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    net = warm_up(model, source, WarmUpConfig(epochs=1), progress=False)
+    assert is_variational(net)
+    assert not net.training
+    assert not any(p.requires_grad for p in net.parameters())
+    assert torch.equal(net(source[0][0]), net(source[0][0]))
+    assert not is_variational(model)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_it_lowers_the_loss_under_noise(tiny, source) -> None:
+    config = WarmUpConfig(epochs=30, lr=1e-2, views=False)
+    losses: list[float] = []
+    warm_up(tiny(), source, config, progress=lambda step, steps, loss: losses.append(loss))
+    assert len(losses) == 30 * 6
+    assert sum(losses[-6:]) < 0.7 * sum(losses[:6])
+
+
+def test_without_a_step_it_returns_the_prior(tiny, source) -> None:
+    net = warm_up(tiny(), source, WarmUpConfig(epochs=1, lr=0.0), progress=False)
+    assert kl_divergence(net, to_variational(tiny())).item() == 0
+
+
+def test_more_source_data_lets_the_posterior_move_further_from_the_prior(tiny, source) -> None:
+    def distance(size: int) -> float:
+        config = WarmUpConfig(epochs=15, lr=5e-3, views=False, source_size=size)
+        return kl_divergence(warm_up(tiny(), source, config, progress=False), to_variational(tiny())).item()
+
+    assert distance(1) < 0.5 * distance(10_000)
+
+
+def test_batch_norm_statistics_are_those_of_the_mean_network(tiny, source) -> None:
+    net = warm_up(tiny(), source, WarmUpConfig(epochs=2, lr=1e-2, sigma_ratio=2.0), progress=False)
+    with torch.no_grad():
+        h = torch.stack([net.conv1(x).mean((0, 2, 3)) for x, _ in source]).mean(0)
+    assert torch.allclose(net.norm1.running_mean, h, atol=1e-5)
+
+
+def test_it_is_reproducible_and_disturbs_no_random_numbers(tiny, source) -> None:
+    before = torch.get_rng_state()
+    first = warm_up(tiny(), source, WarmUpConfig(epochs=1), progress=False)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(5)
+    second = warm_up(tiny(), source, WarmUpConfig(epochs=1), progress=False)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    other = warm_up(tiny(), source, WarmUpConfig(epochs=1, seed=1), progress=False)
+    assert not torch.equal(first.fc.weight, other.fc.weight)
+
+
+def test_the_saved_network_comes_back_with_its_settings(tiny, source, tmp_path) -> None:
+    path = tmp_path / "deep" / "net.safetensors"
+    net = warm_up(tiny(), source, WarmUpConfig(epochs=1), path=path, progress=False)
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["vcotta"])
+    assert about["config"]["epochs"] == 1
+    again = load_warmed(tiny(seed=7), path)
+    assert not again.training
+    assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), again.state_dict().values(), strict=True))
+    with torch.random.fork_rng(), sampling(again):
+        assert not torch.equal(again(source[0][0]), net(source[0][0]))
+
+
+def test_foreign_truncated_and_mismatched_files_are_refused(tiny, tmp_path) -> None:
+    path = tmp_path / "net.safetensors"
+    save_warmed(to_variational(tiny()), path)
+    with pytest.raises(ValueError, match="not one of this TinyNet"):
+        load_warmed(tiny(classes=9), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_warmed(tiny(), path)
+    path.write_bytes(b"<html>not found</html>")
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_warmed(tiny(), path)
+    with pytest.raises(FileNotFoundError):
+        load_warmed(tiny(), tmp_path / "none.safetensors")
+
+
+def test_wrong_settings_and_loaders_are_refused(tiny, source) -> None:
+    for wrong in ({"epochs": 0}, {"lr": -1.0}, {"lr": float("inf")}, {"statistics_images": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            WarmUpConfig(**wrong)
+    with pytest.raises(ValueError, match="source_size"):
+        warm_up(tiny(), iter(source), progress=False)
+    with pytest.raises(ValueError, match="runs dry"):
+        warm_up(tiny(), iter(source), WarmUpConfig(epochs=2, source_size=96), progress=False)
+    with pytest.raises(ValueError, match="none in epoch 1"):
+        warm_up(tiny(), [], WarmUpConfig(source_size=1), progress=False)
+
+
+class Overflow(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * float("inf")
+
+
+def test_an_exploding_loss_stops_with_advice(source) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), Overflow())
+    with pytest.raises(FloatingPointError, match="Lower `lr`"):
+        warm_up(model, source, WarmUpConfig(epochs=1), progress=False)

@@ -1,0 +1,62 @@
+"""Small networks and images that many tests use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+torch.set_num_threads(1)
+
+
+class TinyNet(nn.Module):
+    """Two convolutions and a linear layer on images of any size; the normalisation layer is the caller's choice."""
+
+    def __init__(self, norm: str = "batch", channels: int = 3, classes: int = 4) -> None:
+        super().__init__()
+        self.norm, self.channels, self.classes = norm, channels, classes
+        self.conv1 = nn.Conv2d(channels, 8, 3, padding=1, stride=2)
+        self.norm1 = _norm(norm, 8)
+        self.conv2 = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.norm2 = _norm(norm, 8)
+        self.fc = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm1(self.conv1(x)))
+        x = torch.relu(self.norm2(self.conv2(x)))
+        return self.fc(x.mean((2, 3)))
+
+
+def _norm(kind: str, width: int) -> nn.Module:
+    return {
+        "batch": nn.BatchNorm2d(width),
+        "group": nn.GroupNorm(2, width),
+        "none": nn.Identity(),
+    }[kind]
+
+
+@pytest.fixture
+def tiny() -> Callable[..., nn.Module]:
+    """A factory of seeded tiny networks whose BatchNorm statistics are not the trivial ones."""
+
+    def make(norm: str = "batch", seed: int = 0, **arguments: int) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            net = TinyNet(norm, **arguments)
+            net.train()
+            net(torch.rand(64, net.channels, 8, 8))
+        return net.eval()
+
+    return make
+
+
+@pytest.fixture
+def images() -> Callable[..., Tensor]:
+    """A factory of seeded images in [0, 1]."""
+
+    def make(n: int = 6, seed: int = 0, channels: int = 3, size: tuple[int, int] = (8, 8)) -> Tensor:
+        return torch.rand(n, channels, *size, generator=torch.Generator().manual_seed(seed))
+
+    return make

@@ -1,0 +1,265 @@
+"""What every method promises, checked for each of them in the same words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import vcotta
+from vcotta import build_adapter, list_methods, to_variational
+
+METHODS = list_methods()
+OPTIONS = {"cotta": {"views": 2, "threshold": 1.1}, "vcotta": {"views": 2}}
+
+
+def build(name: str, model: nn.Module, **options) -> vcotta.Adapter:
+    if name == "vcotta" and not vcotta.bayes.is_variational(model):
+        model = to_variational(model)
+    return build_adapter(name, model, **(OPTIONS.get(name, {}) | options))
+
+
+def stream(images, batches: int = 4):
+    return [images(n=6, seed=seed) for seed in range(batches)]
+
+
+def snapshot(adapter: vcotta.Adapter) -> dict[str, torch.Tensor]:
+    networks = adapter.state_dict()["networks"]
+    return {f"{role}.{key}": value for role, net in networks.items() for key, value in net.items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("norm", ["batch", "group", "none"])
+@pytest.mark.parametrize("size", [(8, 8), (8, 14), (11, 7)])
+@pytest.mark.filterwarnings("ignore:TinyNet has no normalisation layer")
+def test_outputs_are_log_probabilities_for_any_network_and_image_size(name, norm, size, tiny, images) -> None:
+    adapter = build(name, tiny(norm))
+    for seed, n in enumerate((6, 1, 3)):  # full batch, single image, short last batch
+        output = adapter(images(n, seed, size=size))
+        assert output.shape == (n, 4)
+        assert torch.allclose(output.exp().sum(-1), torch.ones(n), atol=1e-5)
+        assert not output.requires_grad
+    assert adapter.steps == 3
+    assert adapter.skipped == 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_first_prediction_comes_from_before_any_update(name, tiny, images) -> None:
+    still, eager = build(name, tiny(), **_lr(name, 0.0)), build(name, tiny(), **_lr(name, 0.1))
+    assert torch.equal(still(images()), eager(images()))
+
+
+def _lr(name: str, lr: float) -> dict[str, float]:
+    return {} if name in ("source", "bn") else {"lr": lr}
+
+
+@pytest.mark.parametrize("name", ["tent", "cotta", "vcotta"])
+def test_adapting_changes_the_networks_that_adapt(name, tiny, images) -> None:
+    adapter = build(name, tiny())
+    before = snapshot(adapter)
+    adapter(images())
+    changed = {key for key, value in snapshot(adapter).items() if not torch.equal(value, before[key])}
+    assert changed
+    assert not any(key.startswith("start.") for key in changed)
+    assert not any("running" in key or "tracked" in key for key in changed)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_reset_is_bit_exact(name, tiny, images) -> None:
+    adapter = build(name, tiny(), seed=3)
+    before = snapshot(adapter)
+    first = [adapter(batch) for batch in stream(images)]
+    adapter.reset()
+    assert same(snapshot(adapter), before)
+    assert adapter.steps == 0
+    again = [adapter(batch) for batch in stream(images)]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_resumed_stream_equals_uninterrupted_stream(name, tiny, images) -> None:
+    whole, first = build(name, tiny(), seed=3), build(name, tiny(), seed=3)
+    expected = [whole(batch) for batch in stream(images)]
+    for batch in stream(images)[:2]:
+        first(batch)
+    second = build(name, tiny(seed=9), seed=8)  # other weights and another seed: all of it comes from the state
+    second.load_state_dict(first.state_dict())
+    resumed = [second(batch) for batch in stream(images)[2:]]
+    assert all(torch.equal(a, b) for a, b in zip(expected[2:], resumed, strict=True))
+    assert second.steps == 4
+    assert same(snapshot(second), snapshot(whole))
+    second.reset()
+    assert torch.equal(second(stream(images)[0]), expected[0])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nobody_elses_random_numbers_are_disturbed(name, tiny, images) -> None:
+    adapter = build(name, tiny())
+    before = torch.get_rng_state()
+    first = adapter(images())
+    assert torch.equal(before, torch.get_rng_state())
+    adapter.reset()
+    torch.manual_seed(99)
+    assert torch.equal(adapter(images()), first)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_callers_model_and_modes_are_left_alone(name, tiny, images) -> None:
+    model = tiny().train()
+    if name == "vcotta":
+        model = to_variational(model)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    adapter = build(name, model)
+    first = adapter(images())
+    assert model.training
+    assert same(before, model.state_dict())
+    assert torch.equal(first, build(name, model.eval())(images()))
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_the_callers_grad_mode_does_not_matter(name, context, tiny, images) -> None:
+    expected = build(name, tiny())
+    adapter = build(name, tiny())
+    for batch in stream(images, 2):
+        with context():
+            output = adapter(batch.clone())
+        assert torch.equal(output, expected(batch))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_gradients_never_reach_source_or_teacher_and_none_are_left(name, tiny, images) -> None:
+    adapter = build(name, tiny())
+    adapter(images())
+    for net in (adapter.start, *adapter.networks.values()):
+        assert all(parameter.grad is None for parameter in net.parameters())
+    assert not any(p.requires_grad for p in adapter.start.parameters())
+    if "teacher" in adapter.networks:
+        assert not any(p.requires_grad for p in adapter.networks["teacher"].parameters())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_single_image_is_normalised_by_the_source_statistics(name, tiny, images) -> None:
+    model, image = tiny(), images(1)
+    if name == "vcotta":
+        adapter = build(name, model, inference="x0")
+    elif name == "cotta":
+        adapter = build(name, model, threshold=0.0)
+    else:
+        adapter = build(name, model)
+    assert torch.allclose(adapter(image), model(image).log_softmax(-1), atol=1e-6)
+
+
+class Fragile(nn.Module):
+    """A network whose output overflows on a bright first pixel."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x):
+        return torch.where(x[:, :1, 0, 0] > 0.99, float("inf"), 1.0) * self.body(x)
+
+
+@pytest.mark.parametrize("name", ["tent", "cotta", "vcotta"])
+def test_a_loss_that_is_not_finite_leaves_the_weights_and_is_reported(name, tiny, images) -> None:
+    adapter = build(name, Fragile(tiny()))
+    batch = images() * 0.9
+    adapter(batch)
+    before = snapshot(adapter)
+    optimizer = adapter.state_dict()["optimizer"]
+    bad = batch.clone()
+    bad[0, 0, 0, 0] = 1.0
+    adapter(bad)
+    assert adapter.last["skipped"] is True
+    assert adapter.skipped == 1
+    assert same(snapshot(adapter), before)
+    after = adapter.state_dict()["optimizer"]
+    for index, values in optimizer["state"].items():
+        assert all(torch.equal(values[key], after["state"][index][key]) for key in values)
+    assert adapter(batch).isfinite().all()
+    assert adapter.last["skipped"] is False
+
+
+BAD = {
+    "not a tensor": (lambda x: x.numpy(), TypeError, "torch.from_numpy"),
+    "bytes": (lambda x: (255 * x).byte(), TypeError, r"float\(\) / 255"),
+    "integers": (lambda x: x.long(), TypeError, "floats"),
+    "not scaled": (lambda x: 255 * x, ValueError, "Divide by 255"),
+    "normalised": (lambda x: (x - 0.5) / 0.5, ValueError, "normalisation"),
+    "not a number": (lambda x: x.masked_fill(x > 0.5, float("nan")), ValueError, "NaN"),
+    "infinite": (lambda x: x.masked_fill(x > 0.5, float("inf")), ValueError, "infinity"),
+    "empty": (lambda x: x[:0], ValueError, "empty"),
+    "single image": (lambda x: x[0], ValueError, "unsqueeze"),
+    "wrong channels": (lambda x: x[:, :2], ValueError, r"\(2, 8, 8\)"),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_before_any_state_changes(name, case, tiny, images) -> None:
+    spoil, error, text = BAD[case]
+    adapter, untouched = build(name, tiny()), build(name, tiny())
+    adapter(images())
+    untouched(images())
+    with pytest.raises(error, match=text):
+        adapter(spoil(images(seed=1)))
+    assert same(snapshot(adapter), snapshot(untouched))
+    assert torch.equal(adapter(images(seed=2)), untouched(images(seed=2)))
+    assert adapter.steps == 2
+
+
+def test_a_network_that_does_not_return_logits_is_refused(images) -> None:
+    adapter = build("source", nn.Conv2d(3, 4, 1))
+    with pytest.raises(ValueError, match=r"\(batch, classes\)"):
+        adapter(images())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_state_of_another_network_method_or_setting_is_refused(name, tiny, images) -> None:
+    adapter = build(name, tiny())
+    adapter(images())
+    before = snapshot(adapter)
+    with pytest.raises(ValueError, match="another network"):
+        adapter.load_state_dict(build(name, tiny(classes=7)).state_dict())
+    other = "bn" if name == "source" else "source"
+    with pytest.raises(ValueError, match=f"one of {other}"):
+        adapter.load_state_dict(build(other, tiny()).state_dict())
+    with pytest.raises(ValueError, match="missing"):
+        adapter.load_state_dict({"method": name})
+    if _lr(name, 1.0):
+        with pytest.raises(ValueError, match=r"lr=0\.5"):
+            adapter.load_state_dict(build(name, tiny(), lr=0.5).state_dict())
+    assert same(snapshot(adapter), before)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_passes_are_counted(name, tiny, images) -> None:
+    adapter = build(name, tiny())
+    adapter(images())
+    expected = {"source": (1, 0), "bn": (1, 0), "tent": (1, 1), "cotta": (4, 1), "vcotta": (7, 1)}[name]
+    assert (adapter.last["forwards"], adapter.last["backwards"]) == expected
+
+
+def test_unknown_names_and_options_suggest_the_nearest(tiny) -> None:
+    with pytest.raises(ValueError, match="Did you mean 'vcotta'"):
+        build_adapter("vcota", tiny())
+    with pytest.raises(ValueError, match="Did you mean 'views'"):
+        build_adapter("cotta", tiny(), view=3)
+    with pytest.raises(ValueError, match="no options for bn"):
+        build_adapter("bn", tiny(), lr=1.0)
+    with pytest.raises(TypeError, match="Module"):
+        build_adapter("bn", "resnet")
+    with pytest.raises(TypeError, match="TENTConfig"):
+        vcotta.TENT(tiny(), vcotta.BNConfig())
+
+
+def test_bf16_and_channels_last_change_the_outputs_little(tiny, images) -> None:
+    plain = build("bn", tiny())(images())
+    fast = build("bn", tiny(), runtime=vcotta.Runtime(precision="bf16", channels_last=True))(images())
+    assert fast.dtype == torch.float32
+    assert (fast.exp() - plain.exp()).abs().max() < 0.05

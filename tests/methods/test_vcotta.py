@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import asdict
+
+import pytest
+import torch
+from torch.nn.functional import softplus
+
+from vcotta import BN, VCoTTA, VCoTTAConfig, WarmUpConfig, build_adapter, kl_divergence, to_point, to_variational
+from vcotta.methods import vcotta as module
+from vcotta.methods.prior_mixture import mix
+
+
+@pytest.fixture
+def net(tiny):
+    return to_variational(tiny(), sigma_ratio=0.2)
+
+
+def test_without_a_step_and_with_alpha_one_it_returns_the_source(net, images) -> None:
+    adapter = VCoTTA(net, VCoTTAConfig(lr=0.0, alpha=1.0, inference="x0", views=2))
+    source = BN(to_point(net))
+    for seed in range(3):
+        assert torch.equal(adapter(images(seed=seed)), source(images(seed=seed)))
+
+
+def test_alpha_one_returns_the_source_even_while_the_teacher_learns(net, images) -> None:
+    adapter, source = VCoTTA(net, VCoTTAConfig(lr=0.1, alpha=1.0, inference="x0", views=1)), BN(to_point(net))
+    for seed in range(3):
+        assert torch.equal(adapter(images(seed=seed)), source(images(seed=seed)))
+
+
+def test_alpha_zero_returns_the_teacher_from_before_the_update(net, images) -> None:
+    adapter = VCoTTA(net, VCoTTAConfig(lr=0.05, alpha=0.0, inference="x0", views=1, beta=0.5))
+    for seed in range(3):
+        teacher = BN(to_point(adapter.networks["teacher"]))
+        assert torch.allclose(adapter(images(seed=seed)), teacher(images(seed=seed)), atol=1e-6)
+
+
+EVERY_OPTION = (
+    [
+        dict(zip(("alpha", "scope", "target", "inference"), values, strict=True))
+        for values in itertools.product(
+            ("entropy", "printed", "confidence", 0.3),
+            ("batch", "sample"),
+            ("teacher", "mixture"),
+            ("x0", "filtered", "anchored"),
+        )
+    ]
+    + [
+        {"loss": loss, "sampling": sampling, "mixup": mixup, "optimizer": optimizer}
+        for loss, sampling, mixup, optimizer in itertools.product(
+            ("ce", "sce"), ("local", "weight", "none"), (False, True), ("adam", "sgd")
+        )
+    ]
+    + [{"views": 0}, {"margin": -1.0}, {"margin": 0.3}, {"kl_weight": None, "kl_lambda": 1e4}, {"kl_weight": 0.0}]
+)
+
+
+@pytest.mark.parametrize("options", EVERY_OPTION, ids=lambda o: " ".join(f"{k}={v}" for k, v in o.items()))
+def test_every_option_predicts_and_adapts(options, net, images) -> None:
+    adapter = VCoTTA(net, VCoTTAConfig(**({"views": 2} | options)))
+    before = [parameter.detach().clone() for parameter in adapter.networks["teacher"].parameters()]
+    for seed in range(2):
+        output = adapter(images(seed=seed))
+        assert torch.allclose(output.exp().sum(-1), torch.ones(6), atol=1e-5)
+    assert not adapter.last["skipped"]
+    assert 0 <= adapter.last["alpha"] <= 1
+    after = adapter.networks["teacher"].parameters()
+    assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True))
+
+
+def fixed_views(monkeypatch, adapter, source: torch.Tensor, teacher: torch.Tensor) -> None:
+    monkeypatch.setattr(adapter, "_look", lambda images: (source, teacher))
+
+
+def test_each_inference_is_its_formula(net, images, monkeypatch) -> None:
+    torch.manual_seed(0)
+    source, teacher = torch.randn(2, 4, 6, 4).log_softmax(-1)
+    alpha = torch.tensor(0.3)
+    expected = {
+        "x0": mix(source[0], teacher[0], alpha),
+        "filtered": mix(module.filter_views(source, 0.05), module.filter_views(teacher, 0.05), alpha),
+        "anchored": (
+            0.5 * mix(source[0], teacher[0], alpha).exp() + 0.5 * mix(source, teacher, alpha).exp().mean(0)
+        ).log(),
+    }
+    for inference, value in expected.items():
+        adapter = VCoTTA(net, VCoTTAConfig(inference=inference, alpha=0.3, margin=0.05))
+        fixed_views(monkeypatch, adapter, source, teacher)
+        assert torch.allclose(adapter(images()), value, atol=1e-5), inference
+
+
+def test_sample_scope_gives_each_image_its_own_weight(net, images, monkeypatch) -> None:
+    sure, unsure = torch.tensor([9.0, 0, 0, 0]).log_softmax(-1), torch.zeros(4).log_softmax(-1)
+    source = torch.stack([sure, unsure] * 3).expand(2, -1, -1)
+    teacher = torch.stack([unsure, sure] * 3).expand(2, -1, -1)
+    outputs = {}
+    for scope in ("sample", "batch"):
+        adapter = VCoTTA(net, VCoTTAConfig(alpha="entropy", tau=0.01, scope=scope, inference="x0"))
+        fixed_views(monkeypatch, adapter, source, teacher)
+        outputs[scope] = adapter(images()).exp()[:, 0]
+        assert adapter.last["alpha"] == pytest.approx(0.5, abs=1e-3)
+    assert (outputs["sample"] > 0.99).all()
+    assert (outputs["batch"] < 0.7).all()
+
+
+def test_the_target_is_the_teacher_or_the_mixture(net, monkeypatch) -> None:
+    source, teacher = torch.randn(2, 4, 6, 4).log_softmax(-1)
+    alpha = torch.full((1, 1), 0.4)
+    filtered = [module.filter_views(p, 0.1) for p in (source, teacher)]
+    assert torch.equal(
+        VCoTTA(net, VCoTTAConfig(target="teacher", margin=0.1))._target(source, teacher, alpha), filtered[1]
+    )
+    mixture = VCoTTA(net, VCoTTAConfig(target="mixture", margin=0.1))._target(source, teacher, alpha)
+    assert torch.allclose(mixture.exp(), 0.4 * filtered[0].exp() + 0.6 * filtered[1].exp(), atol=1e-6)
+
+
+def test_the_divergence_costs_half_of_kappa_when_every_weight_moved_by_one_sigma(net, images) -> None:
+    adapter = VCoTTA(net, VCoTTAConfig(views=0, alpha=1.0, kl_weight=0.8, lr=0.0))
+    with torch.no_grad():
+        for _, mean, rho in module.variational_parameters(adapter.networks["student"]):
+            mean.add_(softplus(rho))
+    adapter(images())
+    assert adapter.last["kl"] == pytest.approx(0.4, rel=1e-3)
+    assert adapter.last["loss"] == pytest.approx(adapter.last["fit"] + adapter.last["kl"], rel=1e-5)
+
+
+def test_lambda_divides_the_divergence(net, images) -> None:
+    adapter = VCoTTA(net, VCoTTAConfig(views=0, alpha=1.0, kl_weight=None, kl_lambda=50.0, lr=0.0))
+    with torch.no_grad():
+        adapter.networks["student"].fc.weight.add_(0.1)
+    adapter(images())
+    assert adapter.last["kl"] == pytest.approx(kl_divergence(adapter.networks["student"], net).item() / 50, rel=1e-4)
+
+
+def test_a_heavy_divergence_holds_the_student_at_its_prior(net, images) -> None:
+    drifts = []
+    for kappa in (0.0, 1e3):
+        adapter = VCoTTA(net, VCoTTAConfig(views=1, alpha=1.0, kl_weight=kappa, lr=1e-3, loss="sce"))
+        for seed in range(10):
+            adapter(images(seed=seed))
+        drifts.append(kl_divergence(adapter.networks["student"], net).item())
+    assert drifts[1] < 0.2 * drifts[0]
+
+
+def test_the_teacher_averages_sigma_after_the_step(net, images) -> None:
+    adapter = VCoTTA(net, VCoTTAConfig(views=1, lr=0.05, beta=0.9))
+    teacher, student = adapter.networks["teacher"], adapter.networks["student"]
+    old = softplus(teacher.fc.weight_rho).clone()
+    adapter(images())
+    expected = 0.9 * old + 0.1 * softplus(student.fc.weight_rho)
+    assert torch.allclose(softplus(teacher.fc.weight_rho), expected, rtol=1e-4)
+    assert not torch.allclose(old, expected, rtol=1e-4)
+
+
+def test_mixup_trains_on_mixtures_and_predicts_the_images(net, images) -> None:
+    mixed, plain = (VCoTTA(net, VCoTTAConfig(views=1, mixup=mixup, lr=0.05)) for mixup in (True, False))
+    assert torch.equal(mixed(images()), plain(images()))
+    assert not torch.equal(mixed.networks["student"].fc.weight, plain.networks["student"].fc.weight)
+
+
+def test_presets_hold_the_papers_and_the_authors_values() -> None:
+    paper = {d: VCoTTAConfig.preset("paper", d) for d in ("cifar10", "cifar100", "imagenet")}
+    assert [c.margin for c in paper.values()] == [1e-2, 0.3, 0.1]
+    assert [c.lr for c in paper.values()] == [1e-4, 1e-4, 1e-2]
+    assert [c.loss for c in paper.values()] == ["sce", "sce", "ce"]
+    for config in paper.values():
+        assert (config.alpha, config.scope, config.target, config.inference) == ("entropy", "batch", "teacher", "x0")
+        assert (config.sampling, config.views, config.beta, config.mixup) == ("local", 32, 0.999, False)
+    authors = VCoTTAConfig.preset("authors")
+    assert (authors.alpha, authors.target, authors.inference) == ("confidence", "mixture", "filtered")
+    assert (authors.sampling, authors.mixup, authors.margin, authors.lr) == ("weight", True, 0.3, 1e-3)
+    assert (authors.kl_lambda, authors.kl_weight) == (500_000, None)
+    assert VCoTTAConfig.preset("best") == VCoTTAConfig()
+    assert VCoTTAConfig.preset("authors", kl_weight=0.1).kl_lambda is None
+
+
+def test_options_go_on_top_of_a_preset(tiny) -> None:
+    adapter = build_adapter("vcotta", to_variational(tiny()), preset="paper", dataset="cifar100", views=3, seed=5)
+    assert asdict(adapter.config) == asdict(VCoTTAConfig.preset("paper", "cifar100", views=3))
+    assert adapter.seed == 5
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"alpha": 1.5},
+        {"alpha": "entrpy"},
+        {"alpha": True},
+        {"scope": "image"},
+        {"target": "x"},
+        {"loss": "mse"},
+        {"sampling": "lrt"},
+        {"inference": "x_0"},
+        {"views": -1},
+        {"views": 2.5},
+        {"tau": 0.0},
+        {"beta": 1.1},
+        {"lr": -1.0},
+        {"lr": float("nan")},
+        {"optimizer": "lion"},
+        {"kl_weight": -1.0},
+        {"kl_lambda": 5.0},
+        {"kl_weight": None},
+    ],
+    ids=str,
+)
+def test_wrong_settings_are_refused_by_name(wrong) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        VCoTTAConfig(**wrong)
+
+
+def test_unknown_presets_and_data_sets_are_named() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'paper'"):
+        VCoTTAConfig.preset("papers")
+    with pytest.raises(ValueError, match="Did you mean 'cifar10"):
+        VCoTTAConfig.preset("paper", "cifr10")
+    with pytest.raises(ValueError, match="Did you mean 'margin'"):
+        VCoTTAConfig.preset("paper", marginn=1)
+
+
+def test_a_plain_network_is_refused_without_source_data_and_warmed_up_with_it(tiny, images) -> None:
+    with pytest.raises(ValueError, match="warm_up"):
+        build_adapter("vcotta", tiny())
+
+    class Counting(list):
+        passes = 0
+
+        def __iter__(self):
+            self.passes += 1
+            return super().__iter__()
+
+    source = Counting([(images(8, seed), torch.arange(8) % 4) for seed in range(3)])
+    source.dataset = range(24)
+    adapter = build_adapter("vcotta", tiny(), source=source, views=1)
+    assert source.passes == 1
+    assert adapter(images()).shape == (6, 4)
+    named = build_adapter("vcotta", tiny(), source=source, views=1, warmup=WarmUpConfig(epochs=2))
+    assert source.passes == 3
+    assert not torch.equal(named.start.fc.weight, adapter.start.fc.weight)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+import torch
+from torch import nn
+
+import vcotta
+from vcotta import build_adapter, list_methods, to_variational
+
+
+def sequential() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.2)),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    ).eval()
+
+
+def build(name: str, model: nn.Module) -> vcotta.Adapter:
+    options = {"views": 2} if "cotta" in name else {}
+    return build_adapter(name, to_variational(model) if name == "vcotta" else model, seed=4, **options)
+
+
+@pytest.mark.parametrize("name", list_methods())
+@pytest.mark.parametrize("own_class", [False, True])
+def test_a_loaded_adapter_goes_on_as_if_nothing_had_happened(name, own_class, tiny, images, tmp_path) -> None:
+    adapter = build(name, tiny() if own_class else sequential())
+    first = adapter(images(seed=0))
+    adapter(images(seed=1))
+    vcotta.save(adapter, tmp_path / "adapter.vcotta")
+    loaded = vcotta.load(tmp_path / "adapter.vcotta", *([tiny(seed=5)] if own_class else []))
+    assert type(loaded) is type(adapter)
+    assert loaded.config == adapter.config
+    assert loaded.steps == 2
+    for seed in (2, 3):
+        assert torch.equal(loaded(images(seed=seed)), adapter(images(seed=seed)))
+    loaded.reset()
+    assert torch.equal(loaded(images(seed=0)), first)
+
+
+def test_saving_leaves_the_adapter_as_it_was(images, tmp_path) -> None:
+    saved, untouched = build("vcotta", sequential()), build("vcotta", sequential())
+    vcotta.save(saved, tmp_path / "a")
+    assert torch.equal(saved(images()), untouched(images()))
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_network_changed_after_its_construction_is_not_rebuilt_wrongly(images, tmp_path) -> None:
+    model = sequential()
+    model[0].stride = (1, 1)  # the state dict does not tell
+    adapter = build("bn", model)
+    expected = adapter(images())
+    vcotta.save(adapter, tmp_path / "a")
+    assert torch.equal(vcotta.load(tmp_path / "a")(images()), expected)
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = sequential()
+
+        def forward(self, x):
+            return self.layers(x)
+
+    own = Own()
+    own.layers[2] = nn.ReLU()
+    vcotta.save(build("bn", own), tmp_path / "b")
+    with pytest.raises(ValueError, match="model="):
+        vcotta.load(tmp_path / "b")
+    assert vcotta.load(tmp_path / "b", own)(images()).shape == (6, 4)
+
+
+def test_the_wrong_network_is_refused(tiny, tmp_path) -> None:
+    vcotta.save(build("bn", tiny()), tmp_path / "a")
+    with pytest.raises(ValueError, match="another network"):
+        vcotta.load(tmp_path / "a", tiny(classes=9))
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, 0.5, 0.99])
+def test_a_truncated_file_is_refused(keep, tmp_path) -> None:
+    path = tmp_path / "a"
+    vcotta.save(build("tent", sequential()), path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep * len(whole)) if isinstance(keep, float) else keep])
+    with pytest.raises(ValueError, match="cannot be read"):
+        vcotta.load(path)
+
+
+def header(path, change) -> None:
+    """Rewrite the metadata of a safetensors file."""
+    whole = path.read_bytes()
+    size = struct.unpack("<Q", whole[:8])[0]
+    head = json.loads(whole[8 : 8 + size])
+    about = json.loads(head["__metadata__"]["vcotta"])
+    change(about)
+    head["__metadata__"]["vcotta"] = json.dumps(about)
+    new = json.dumps(head).encode()
+    path.write_bytes(struct.pack("<Q", len(new)) + new + whole[8 + size :])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda about: about.pop("state"),
+        lambda about: about.update(format="other"),
+        lambda about: about.update(runtime={"device": "cpu", "fast": True}),
+        lambda about: about["state"]["items"][0].__setitem__(1, "no-such-method"),
+        lambda about: about["architecture"]["network"].update({"class": "os:system", "arguments": {"command": "true"}}),
+        lambda about: about["architecture"]["network"].update({"class": "antigravity:Net"}),
+    ],
+)
+def test_a_forged_file_is_refused_and_runs_nothing(change, tmp_path) -> None:
+    path = tmp_path / "a"
+    vcotta.save(build("bn", sequential()), path)
+    header(path, change)
+    with pytest.raises(ValueError, match=r"cannot be (read|rebuilt)"):
+        vcotta.load(path)
+
+
+def test_a_foreign_or_missing_file_is_refused(tmp_path) -> None:
+    path = tmp_path / "net"
+    vcotta.save_warmed(to_variational(sequential()), path)
+    with pytest.raises(ValueError, match="format"):
+        vcotta.load(path)
+    with pytest.raises(FileNotFoundError):
+        vcotta.load(tmp_path / "none")

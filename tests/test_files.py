@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from vcotta.files import atomic_path, cache_dir, sha256, write_json
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path) -> None:
+    path = tmp_path / "result.json"
+    write_json(path, {"a": 1})
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(path, {"a": float("nan")})
+    with pytest.raises(RuntimeError, match="stop"), atomic_path(path) as aside:
+        aside.write_text("half")
+        raise RuntimeError("stop")
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["result.json"]
+
+
+def test_the_cache_folder_can_be_moved(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path))
+    assert cache_dir() == tmp_path
+    monkeypatch.delenv("VCOTTA_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_dir().name == "vcotta"
+
+
+def test_sha256_is_that_of_the_bytes(tmp_path) -> None:
+    (tmp_path / "abc").write_bytes(b"abc")
+    assert sha256(tmp_path / "abc").startswith("ba7816bf8f01cfea")

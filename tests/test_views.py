@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vcotta import views
+from vcotta.views import random_view
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 3),
+    st.sampled_from([1, 2, 3, 4]),
+    st.integers(4, 40),
+    st.integers(4, 40),
+    st.booleans(),
+    st.integers(0, 99),
+)
+def test_views_keep_shape_and_range(batch, channels, height, width, per_image, seed) -> None:
+    torch.manual_seed(seed)
+    view = random_view(torch.rand(batch, channels, height, width), per_image=per_image)
+    assert view.shape == (batch, channels, height, width)
+    assert view.min() >= 0
+    assert view.max() <= 1
+
+
+def without_noise(monkeypatch) -> None:
+    monkeypatch.setattr(views, "_NOISE", 0.0)
+
+
+def test_one_draw_serves_the_whole_batch_and_per_image_draws_differ(monkeypatch) -> None:
+    without_noise(monkeypatch)
+    x = torch.rand(1, 3, 16, 16).expand(4, -1, -1, -1)
+    shared, own = random_view(x), random_view(x, per_image=True)
+    assert torch.allclose(shared[0], shared[1], atol=1e-6)
+    assert not torch.allclose(own[0], own[1], atol=1e-2)
+
+
+def neutral(monkeypatch) -> None:
+    """Turn every random range into the identity."""
+    without_noise(monkeypatch)
+    for name in ("_BRIGHTNESS", "_CONTRAST", "_SATURATION", "_GAMMA", "_SCALE"):
+        monkeypatch.setattr(views, name, (1.0, 1.0))
+    for name in ("_HUE", "_ANGLE"):
+        monkeypatch.setattr(views, name, (0.0, 0.0))
+    monkeypatch.setattr(views, "_SHIFT", 0.0)
+    monkeypatch.setattr(views, "_BLUR", (0.001, 0.001))
+
+
+@pytest.mark.parametrize("size", [(8, 8), (7, 7), (6, 11)])
+def test_with_neutral_draws_a_view_is_the_image(monkeypatch, size) -> None:
+    neutral(monkeypatch)
+    x = torch.rand(2, 3, *size)
+    assert torch.allclose(random_view(x, flip=False), x, atol=1e-5)
+
+
+def test_flip_mirrors_left_and_right_half_of_the_time(monkeypatch) -> None:
+    neutral(monkeypatch)
+    x = torch.rand(400, 3, 6, 6)
+    mirrored = (random_view(x, per_image=True) - x.flip(-1)).abs().amax((1, 2, 3)) < 1e-4
+    same = (random_view(x, flip=False, per_image=True) - x).abs().amax((1, 2, 3)) < 1e-4
+    assert 0.4 < mirrored.float().mean() < 0.6
+    assert same.all()
+
+
+def test_a_shift_moves_whole_pixels_and_repeats_the_edge(monkeypatch) -> None:
+    neutral(monkeypatch)
+    monkeypatch.setattr(views, "_SHIFT", 1 / 16)
+    x = torch.rand(64, 3, 16, 16)
+    shifts = set()
+    for image, view in zip(x, random_view(x, flip=False, per_image=True), strict=True):
+        padded = torch.nn.functional.pad(image, (2, 2, 2, 2), mode="replicate")
+        found = [
+            (dy, dx)
+            for dy in range(5)
+            for dx in range(5)
+            if torch.allclose(view, padded[:, dy : dy + 16, dx : dx + 16], atol=1e-4)
+        ]
+        assert len(found) == 1
+        shifts.update(found)
+    assert len(shifts) > 10  # up to 2 pixels each way: 1/16 of the padded side of 32
+
+
+def test_a_rotation_by_ninety_degrees_is_exact(monkeypatch) -> None:
+    neutral(monkeypatch)
+    monkeypatch.setattr(views, "_ANGLE", (90.0, 90.0))
+    x = torch.rand(2, 3, 9, 9)
+    view = random_view(x, flip=False)
+    turned = [torch.rot90(x, k, (2, 3)) for k in (1, 3)]
+    assert any(torch.allclose(view, t, atol=1e-4) for t in turned)
+
+
+def test_what_turns_in_from_outside_the_padded_canvas_is_black(monkeypatch) -> None:
+    neutral(monkeypatch)
+    monkeypatch.setattr(views, "_ANGLE", (90.0, 90.0))
+    view = random_view(torch.ones(1, 3, 8, 64), flip=False)
+    # Rows of the padded canvas reach 8 from the centre line; columns farther than that read from beyond it.
+    assert torch.allclose(view[..., 26:38], torch.ones(()), atol=1e-4)
+    assert torch.allclose(view[..., :20], torch.zeros(()), atol=1e-4)
+
+
+def test_hue_agrees_with_the_standard_library() -> None:
+    import colorsys
+
+    x = torch.rand(1, 3, 4, 4, dtype=torch.float64)
+    shifted = views._shift_hue(x, torch.tensor(0.06, dtype=torch.float64).view(1, 1, 1, 1))
+    for i in range(4):
+        for j in range(4):
+            h, s, v = colorsys.rgb_to_hsv(*x[0, :, i, j].tolist())
+            expected = torch.tensor(colorsys.hsv_to_rgb((h + 0.06) % 1, s, v), dtype=torch.float64)
+            assert torch.allclose(shifted[0, :, i, j], expected, atol=1e-9)
+
+
+def test_blur_is_the_five_tap_gaussian() -> None:
+    sigma = 0.5
+    taps = torch.exp(-torch.arange(-2.0, 3.0).square() / (2 * sigma**2))
+    taps = taps / taps.sum()
+    x = torch.zeros(1, 1, 9, 9)
+    x[..., 4, 4] = 1
+    assert torch.allclose(views._blur(x, torch.tensor([sigma]))[0, 0], torch.outer(taps, taps), atol=1e-6)
