@@ -1,0 +1,128 @@
+"""Labelled images in memory, and a small re-iterable loader over them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+__all__ = ["Batches", "ImageData", "batches", "to_tensor"]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageData:
+    """Images with their labels.
+
+    Attributes:
+        images: uint8 array (n, height, width, channels).
+        labels: int64 array (n,), each from 0 to ``len(class_names) - 1``.
+        class_names: What each label stands for.
+        name: Name of the data set and split, as written into manifests.
+    """
+
+    images: NDArray[np.uint8] = field(repr=False)
+    labels: NDArray[np.int64] = field(repr=False)
+    class_names: tuple[str, ...]
+    name: str
+
+    def __post_init__(self) -> None:
+        _check_images(self.images)
+        if self.labels.dtype != np.int64 or self.labels.shape != self.images.shape[:1]:
+            raise ValueError(
+                f"Expected `labels` to be int64 of shape ({len(self.images)},), one an image, but got "
+                f"{self.labels.dtype} of shape {self.labels.shape}."
+            )
+        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.class_names):
+            raise ValueError(
+                f"Expected `labels` to be 0 to {len(self.class_names) - 1}, one for each class name, but got "
+                f"{self.labels.min()} to {self.labels.max()}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of the pixel bytes as hexadecimal text."""
+        return hashlib.sha256(np.ascontiguousarray(self.images).data).hexdigest()
+
+
+class Batches:
+    """A re-iterable loader: each pass yields (float images (n, c, h, w) in [0, 1], labels), the short last batch too.
+
+    With a ``shuffle_seed`` every pass has its own order, and a new loader with that seed repeats the same orders;
+    the global random state is never used. ``len(loader.dataset)`` is the number of images.
+    """
+
+    def __init__(
+        self,
+        images: NDArray[np.uint8],
+        labels: NDArray[np.int64],
+        batch_size: int,
+        *,
+        shuffle_seed: int | None = None,
+    ) -> None:
+        _check_images(images)
+        if len(images) != len(labels):
+            raise ValueError(f"Expected one label an image, but got {len(images)} images and {len(labels)} labels.")
+        if batch_size < 1:
+            raise ValueError(f"Expected `batch_size` to be at least 1, but got {batch_size}.")
+        self.batch_size = batch_size
+        self.dataset = TensorDataset(
+            torch.from_numpy(images.copy()).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels.copy())
+        )
+        self._generator = None if shuffle_seed is None else torch.Generator().manual_seed(shuffle_seed)
+
+    def __len__(self) -> int:
+        return -(-len(self.dataset) // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        images, labels = self.dataset.tensors
+        count = len(images)
+        order = torch.arange(count) if self._generator is None else torch.randperm(count, generator=self._generator)
+        for start in range(0, count, self.batch_size):
+            chosen = order[start : start + self.batch_size]
+            yield images[chosen].float().div_(255), labels[chosen]
+
+
+def batches(
+    images: NDArray[np.uint8], labels: NDArray[np.int64], batch_size: int, *, shuffle_seed: int | None = None
+) -> Batches:
+    """Return a loader over images and labels for training, warm-up and preparation.
+
+    Args:
+        images: uint8 array (n, height, width, channels).
+        labels: int64 array (n,).
+        batch_size: Images in a batch; the last batch may be shorter.
+        shuffle_seed: Seed of the order, which is new on each pass; None keeps the order of the data.
+
+    Example:
+        >>> loader = batches(np.zeros((5, 8, 8, 3), np.uint8), np.zeros(5, np.int64), 2)
+        >>> [len(labels) for _, labels in loader]
+        [2, 2, 1]
+    """
+    return Batches(images, labels, batch_size, shuffle_seed=shuffle_seed)
+
+
+def to_tensor(images: NDArray[np.uint8]) -> Tensor:
+    """Turn uint8 images (n, height, width, channels) into floats (n, channels, height, width) in [0, 1].
+
+    Example:
+        >>> to_tensor(np.full((1, 2, 2, 3), 255, np.uint8)).shape
+        torch.Size([1, 3, 2, 2])
+    """
+    _check_images(images)
+    return torch.from_numpy(images.transpose(0, 3, 1, 2).astype(np.float32)).div_(255)
+
+
+def _check_images(images: NDArray[np.uint8]) -> None:
+    if images.dtype != np.uint8 or images.ndim != 4:
+        raise ValueError(
+            f"Expected `images` to be uint8 of shape (n, height, width, channels), but got {images.dtype} of shape "
+            f"{images.shape}."
+        )

@@ -1,0 +1,75 @@
+"""Corrupting image files: one image, a folder of them, or an array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from vcotta.corruptions import corrupt
+from vcotta.files import atomic_path
+
+__all__ = ["corrupt_files"]
+
+_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm"}
+
+
+def corrupt_files(source: Path, out: Path, name: str, severity: int, seed: int = 0) -> int:
+    """Corrupt an image, every image of a folder (with its subfolders), or an ``.npy`` array, into ``out``.
+
+    Image k, in the order of sorted paths, gets the draws of (seed, name, severity, k), as in `corrupt`. Files keep
+    their relative paths and become PNG, so that no second loss is added.
+
+    Args:
+        source: Image, folder, or ``.npy`` file with uint8 images, (n, height, width, 3).
+        out: Image, folder or ``.npy`` file to write.
+        name: Corruption.
+        severity: 1 to 5.
+        seed: Seed of the draws.
+
+    Returns:
+        The number of images written.
+    """
+    if not source.exists():
+        raise FileNotFoundError(f"Expected {source} to be an image, a folder or an .npy file, but it does not exist.")
+    if source.suffix == ".npy":
+        result = corrupt(_read_array(source), name, severity, seed)
+        with atomic_path(out) as aside, aside.open("wb") as file:
+            np.save(file, result, allow_pickle=False)
+        return len(result)
+    count = 0
+    for count, (path, target) in enumerate(_targets(source, out), 1):
+        image = corrupt(_read_image(path)[None], name, severity, seed, offset=count - 1)[0]
+        with atomic_path(target) as aside:
+            Image.fromarray(image).save(aside, format="PNG")
+    if not count:
+        raise ValueError(f"Expected images in {source}, but it has none that end in {', '.join(sorted(_SUFFIXES))}.")
+    return count
+
+
+def _targets(source: Path, out: Path) -> Iterator[tuple[Path, Path]]:
+    if source.is_file():
+        yield source, out
+        return
+    for path in sorted(source.rglob("*")):
+        if path.suffix.lower() in _SUFFIXES and path.is_file():
+            yield path, (out / path.relative_to(source)).with_suffix(".png")
+
+
+def _read_array(path: Path) -> NDArray[np.uint8]:
+    try:
+        images: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise ValueError(f"Expected {path} to be an array of uint8 images, but it cannot be read: {error}") from error
+    return images
+
+
+def _read_image(path: Path) -> NDArray[np.uint8]:
+    try:
+        with Image.open(path) as image:
+            return np.asarray(image.convert("RGB"))
+    except (UnidentifiedImageError, OSError) as error:
+        raise ValueError(f"Expected {path} to be an image, but it cannot be read: {error}") from error

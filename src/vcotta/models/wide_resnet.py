@@ -1,0 +1,134 @@
+"""Wide residual networks in the layout of RobustBench, so that its checkpoints load strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["WideResNet"]
+
+
+class _Block(nn.Module):
+    """Pre-activation block; where the width changes, both branches start from ``relu(bn1(x))``."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.convShortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if inputs != outputs else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = F.relu(self.bn1(x))
+        shortcut = x if self.convShortcut is None else self.convShortcut(active)
+        out: Tensor = shortcut + self.conv2(F.relu(self.bn2(self.conv1(active))))
+        return out
+
+
+class _Stage(nn.Module):
+    """A row of blocks, the first of which changes width and resolution."""
+
+    def __init__(self, blocks: int, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        first = _Block(inputs, outputs, stride)
+        self.layer = nn.Sequential(first, *(_Block(outputs, outputs, 1) for _ in range(blocks - 1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        return out
+
+
+class WideResNet(nn.Module):
+    """WRN-``depth``-``width`` of Zagoruyko and Komodakis (2016), for images of any size.
+
+    Three stages of ``n = (depth - 4) / 6`` pre-activation blocks with ``base * width`` times 1, 2 and 4 channels, then
+    batch normalisation, ReLU, global average pooling and a linear layer. Parameter names are RobustBench's
+    (``block1.layer.0.bn1.weight``, ...). The constructor's arguments are kept as attributes of the same names.
+
+    Args:
+        depth: Number of layers, 6n + 4.
+        width: Widening factor.
+        classes: Number of outputs.
+        channels: Number of image channels.
+        mean: Mean of each channel, subtracted inside the network; None (with ``std``) for raw [0, 1] input.
+        std: Standard deviation of each channel, divided by inside the network.
+        stem_stride: Stride of the first convolution; 2 quarters the work of the whole network.
+        base: Channels of the first convolution.
+
+    Example:
+        >>> net = WideResNet(depth=10, width=1, classes=10)
+        >>> net(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
+    """
+
+    _mean: Tensor
+    _std: Tensor
+
+    def __init__(
+        self,
+        depth: int = 28,
+        width: int = 10,
+        classes: int = 10,
+        channels: int = 3,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        stem_stride: int = 1,
+        base: int = 16,
+    ) -> None:
+        super().__init__()
+        if depth < 10 or (depth - 4) % 6:
+            raise ValueError(f"Expected `depth` to be 6n + 4 with n at least 1, but got {depth}. Try 10, 16, 22 or 28.")
+        for name, value in {
+            "width": width,
+            "classes": classes,
+            "channels": channels,
+            "stem_stride": stem_stride,
+            "base": base,
+        }.items():
+            if value < 1:
+                raise ValueError(f"Expected `{name}` to be at least 1, but got {value}.")
+        self.depth, self.width, self.classes, self.channels = depth, width, classes, channels
+        self.stem_stride, self.base = stem_stride, base
+        self._set_normalisation(mean, std)
+
+        blocks = (depth - 4) // 6
+        one, two, three = (base * width * factor for factor in (1, 2, 4))
+        self.conv1 = nn.Conv2d(channels, base, 3, stem_stride, padding=1, bias=False)
+        self.block1 = _Stage(blocks, base, one, 1)
+        self.block2 = _Stage(blocks, one, two, 2)
+        self.block3 = _Stage(blocks, two, three, 2)
+        self.bn1 = nn.BatchNorm2d(three)
+        self.fc = nn.Linear(three, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.zeros_(self.fc.bias)
+
+    def _set_normalisation(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
+        if (mean is None) != (std is None):
+            raise ValueError("Expected `mean` and `std` to be given together, but got only one. Give both or neither.")
+        self.mean = None if mean is None else tuple(map(float, mean))
+        self.std = None if std is None else tuple(map(float, std))
+        if self.mean is None or self.std is None:
+            return
+        for name, values in {"mean": self.mean, "std": self.std}.items():
+            if len(values) != self.channels:
+                raise ValueError(f"Expected `{name}` to hold {self.channels} values, one a channel, but got {values}.")
+        if min(self.std) <= 0:
+            raise ValueError(f"Expected `std` to be positive, but got {self.std}.")
+        # Not persistent: published checkpoints have no such keys, and loading them stays strict.
+        self.register_buffer("_mean", torch.tensor(self.mean).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("_std", torch.tensor(self.std).view(1, -1, 1, 1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits (n, classes) of images (n, channels, height, width) in [0, 1]."""
+        if self.mean is not None:
+            x = (x - self._mean) / self._std
+        x = self.block3(self.block2(self.block1(self.conv1(x))))
+        x = F.adaptive_avg_pool2d(F.relu(self.bn1(x)), 1).flatten(1)
+        logits: Tensor = self.fc(x)
+        return logits

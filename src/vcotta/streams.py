@@ -1,0 +1,185 @@
+"""Test protocols as data: which corrupted images arrive, in which order, in what batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from vcotta._messages import unknown_name
+from vcotta.corruptions import EXTRA, STANDARD, corrupt, nearest_table
+from vcotta.data import ImageData, to_tensor
+
+__all__ = ["Batch", "ContinualStream", "Stream"]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One step of a stream.
+
+    Attributes:
+        index: Place in the stream, from 0.
+        domain: Name of the corruption.
+        severity: Its severity, 1 to 5.
+        images: Floats (n, channels, height, width) in [0, 1].
+        labels: Integers (n,), for scoring only; no adapter sees them.
+    """
+
+    index: int
+    domain: str
+    severity: int
+    images: Tensor
+    labels: Tensor
+
+
+class Stream(Protocol):
+    """What `run_stream` needs of a protocol."""
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+
+    def batches(self, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches from index ``start`` on."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return all that determines the stream, as JSON can hold it."""
+
+
+@dataclass(frozen=True, eq=False)
+class ContinualStream:
+    """The standard continual protocol: one corruption after another, each image of the data once for each.
+
+    Images are corrupted when their batch is asked for, from ``seed`` and their place in the data alone, so every
+    iteration, and one that starts in the middle, gives the same pixels. The short last batch of a domain is kept.
+
+    Attributes:
+        data: Clean test images.
+        corruptions: Names in order of appearance.
+        severity: 1 to 5, or several of them, visited in order as separate domains within each corruption.
+        batch_size: Images in a batch.
+        limit: Use only this many images, the first ones, of each domain; None for all.
+        seed: Seed of the corruptions.
+        device: Where the batches are put; None for the CPU.
+
+    Example:
+        >>> from vcotta.data.digits import load_digits
+        >>> stream = ContinualStream(load_digits()[1], ("fog", "frost"), severity=3, batch_size=100, limit=250)
+        >>> [(batch.domain, len(batch.labels)) for batch in stream]
+        [('fog', 100), ('fog', 100), ('fog', 50), ('frost', 100), ('frost', 100), ('frost', 50)]
+        >>> print(stream)
+        Continual stream of digits-test: 2 corruptions at severity 3, 250 images each, 6 batches of up to 100, seed 0.
+    """
+
+    data: ImageData
+    corruptions: Sequence[str] = STANDARD
+    severity: int | Sequence[int] = 5
+    batch_size: int = 200
+    limit: int | None = None
+    seed: int = 0
+    device: str | torch.device | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.corruptions, str):
+            raise TypeError(
+                f"Expected `corruptions` to be a sequence of names, but got {self.corruptions!r}. Write "
+                f"({self.corruptions!r},) for a single one."
+            )
+        if not self.corruptions:
+            raise ValueError("Expected `corruptions` to name at least one corruption, but got none.")
+        known = (*STANDARD, *EXTRA)
+        for name in self.corruptions:
+            if name not in known:
+                raise unknown_name("corruptions", name, known)
+        if not self.severities:
+            raise ValueError("Expected `severity` to be 1 to 5, but got none.")
+        for severity in self.severities:
+            if not _is_int(severity) or not 1 <= severity <= 5:
+                raise ValueError(
+                    f"Expected `severity` to be 1 to 5, but got {severity!r}. Use 5 for the usual protocol."
+                )
+        if not _is_int(self.batch_size) or self.batch_size < 1:
+            raise ValueError(f"Expected `batch_size` to be at least 1, but got {self.batch_size!r}.")
+        if not len(self.data):
+            raise ValueError("Expected `data` to hold at least one image, but got none.")
+        if self.limit is not None and (not _is_int(self.limit) or not 1 <= self.limit <= len(self.data)):
+            raise ValueError(
+                f"Expected `limit` to be 1 to {len(self.data)}, the number of images, but got {self.limit!r}. Leave it "
+                "None to use all of them."
+            )
+        if not _is_int(self.seed) or self.seed < 0:
+            raise ValueError(f"Expected `seed` to be an integer of at least 0, but got {self.seed!r}.")
+
+    @property
+    def severities(self) -> tuple[int, ...]:
+        """The severities of each corruption, in order."""
+        return (self.severity,) if isinstance(self.severity, int) else tuple(self.severity)
+
+    @property
+    def domains(self) -> tuple[tuple[str, int], ...]:
+        """The domains (corruption, severity) in order."""
+        return tuple((name, severity) for name in self.corruptions for severity in self.severities)
+
+    @property
+    def images_per_domain(self) -> int:
+        """How many images each domain has."""
+        return len(self.data) if self.limit is None else self.limit
+
+    def __len__(self) -> int:
+        return len(self.domains) * self._batches_per_domain
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.batches()
+
+    def batches(self, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches from index ``start`` on, exactly as a whole iteration would."""
+        if not 0 <= start <= len(self):
+            raise ValueError(f"Expected `start` to be 0 to {len(self)}, the number of batches, but got {start}.")
+        return (self._batch(index) for index in range(start, len(self)))
+
+    def _batch(self, index: int) -> Batch:
+        domain, place = divmod(index, self._batches_per_domain)
+        name, severity = self.domains[domain]
+        first = place * self.batch_size
+        last = min(first + self.batch_size, self.images_per_domain)
+        pixels = corrupt(self.data.images[first:last], name, severity, seed=self.seed, offset=first)
+        labels = torch.from_numpy(self.data.labels[first:last].copy())
+        return Batch(index, name, severity, to_tensor(pixels).to(self.device), labels.to(self.device))
+
+    @property
+    def _batches_per_domain(self) -> int:
+        return -(-self.images_per_domain // self.batch_size)
+
+    def describe(self) -> dict[str, Any]:
+        """Return all that determines the stream, for the manifest of a run."""
+        return {
+            "protocol": "continual",
+            "order": list(self.corruptions),
+            "severities": list(self.severities),
+            "severity_table": nearest_table(*self.data.images.shape[1:3]),
+            "images_per_domain": self.images_per_domain,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "preprocessing": "uint8 / 255",
+            "data": {
+                "name": self.data.name,
+                "images": len(self.data),
+                "image_shape": list(self.data.images.shape[1:]),
+                "classes": len(self.data.class_names),
+                "sha256": self.data.sha256(),
+            },
+        }
+
+    def __str__(self) -> str:
+        kinds, levels = len(self.corruptions), self.severities
+        at = f"severity {levels[0]}" if len(levels) == 1 else f"severities {', '.join(map(str, levels))}"
+        return (
+            f"Continual stream of {self.data.name}: {kinds} corruption{'s' * (kinds > 1)} at {at}, "
+            f"{self.images_per_domain} images each, {len(self)} batches of up to {self.batch_size}, seed {self.seed}."
+        )
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

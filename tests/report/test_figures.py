@@ -1,0 +1,82 @@
+import subprocess
+import sys
+
+import matplotlib
+import pytest
+from PIL import Image
+
+from vcotta.corruptions import STANDARD
+from vcotta.report import alpha_along_stream, error_by_corruption, reliability
+from vcotta.report.figures import LOOK, SPARE, _looks
+
+DRAWINGS = {
+    "errors": lambda runs, path: error_by_corruption(runs, path),
+    "alpha": lambda runs, path: alpha_along_stream(runs[-1], path),
+    "reliability": lambda runs, path: reliability(runs, path),
+}
+
+
+@pytest.fixture
+def runs(make_run):
+    errors = {(name, 5): place for place, name in enumerate(STANDARD)}
+    alphas = [0.1 + 0.02 * step for step in range(29)] + [None]
+    return [make_run("source", errors), make_run("vcotta", errors, alphas=alphas, confidence=0.7)]
+
+
+@pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
+def test_figure_is_a_png_of_the_same_bytes_each_time_and_changes_no_settings(draw, runs, tmp_path):
+    before = dict(matplotlib.rcParams)
+    for name in ("one.png", "two.png"):
+        draw(runs, tmp_path / name)
+    assert dict(matplotlib.rcParams) == before
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+    with Image.open(tmp_path / "one.png") as image:
+        assert image.format == "PNG"
+        assert image.width > 800
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.png", "two.png"]
+
+
+@pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
+def test_settings_of_the_user_do_not_change_the_figure(draw, runs, tmp_path):
+    draw(runs, tmp_path / "one.png")
+    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "black"}):
+        draw(runs, tmp_path / "two.png")
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+
+
+@pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
+def test_nothing_is_drawn_up_to_the_edge(draw, runs, tmp_path):
+    draw(runs, tmp_path / "figure.png")
+    with Image.open(tmp_path / "figure.png") as image:
+        grey = image.convert("L")
+    width, height = grey.size
+    for edge in [(0, 0, width, 1), (0, height - 1, width, height), (0, 0, 1, height), (width - 1, 0, width, height)]:
+        assert grey.crop(edge).getextrema()[0] == 255, "a label is clipped"
+
+
+def test_known_methods_keep_their_colours_and_no_two_runs_share_one(make_run):
+    names = ["vcotta", "mine", "bn", "bn", "other"]
+    looks = _looks([make_run(name, {("fog", 5): 1}) for name in names])
+    assert looks == [LOOK["vcotta"], SPARE[0], LOOK["bn"], SPARE[1], SPARE[2]]
+
+
+def test_a_method_without_alpha_is_named(make_run, tmp_path):
+    with pytest.raises(ValueError, match="`source` does not"):
+        alpha_along_stream(make_run("source", {("fog", 5): 1}), tmp_path / "alpha.png")
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_formats_are_refused(runs, tmp_path):
+    with pytest.raises(ValueError, match=r"end in \.png"):
+        error_by_corruption(runs, tmp_path / "errors.svg")
+
+
+def test_no_runs_are_refused(tmp_path):
+    for draw in (error_by_corruption, reliability):
+        with pytest.raises(ValueError, match="at least one run"):
+            draw([], tmp_path / "figure.png")
+
+
+def test_reading_runs_needs_neither_matplotlib_nor_scikit_learn():
+    code = "import sys, vcotta.report, vcotta.data.digits; print({'matplotlib', 'sklearn'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -1,0 +1,74 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from vcotta.report import by_corruption, comparison, rows
+
+FOG, SNOW = ("fog", 5), ("snow", 5)
+
+
+@pytest.fixture
+def runs(make_run):
+    return [
+        make_run("source", {FOG: 10, SNOW: 4}, seconds=0.25, nll=1.5),
+        make_run("bn", {FOG: 2, SNOW: 4}, seconds=0.5, nll=None),
+    ]
+
+
+def test_rows_hold_exactly_the_promised_keys_with_error_in_per_cent(runs):
+    source, bn = rows(runs)
+    assert list(source) == ["method", "error", "nll", "brier", "ece", "seconds"]
+    assert source["method"] == "source"
+    assert source["error"] == pytest.approx(35)  # mean of 50 % and 20 %
+    assert source["nll"] == pytest.approx(1.5)
+    assert source["brier"] == pytest.approx(0.25)
+    assert source["ece"] == pytest.approx((0.4 + 0.1) / 2)
+    assert source["seconds"] == pytest.approx(1.0)
+    assert bn["nll"] == float("inf")
+
+
+def test_markdown_of_the_comparison(runs):
+    assert comparison(runs).markdown() == (
+        "| Method | Error % | NLL | Brier | ECE | Seconds |\n"
+        "|:--|--:|--:|--:|--:|--:|\n"
+        "| source | 35.0 | **1.500** | 0.250 | 0.250 | **1.0** |\n"
+        "| bn | **15.0** | inf | 0.250 | **0.050** | 2.0 |\n"
+    )
+
+
+def test_markdown_by_corruption_ends_with_the_mean(runs):
+    assert by_corruption(runs).markdown() == (
+        "| Corruption | source | bn |\n"
+        "|:--|--:|--:|\n"
+        "| fog | 50.0 | **10.0** |\n"
+        "| snow | 20.0 | 20.0 |\n"
+        "| mean | 35.0 | **15.0** |\n"
+    )
+
+
+def test_values_that_look_the_same_are_both_best(make_run):
+    runs = [make_run(name, {FOG: wrong}) for name, wrong in (("a", 3), ("b", 3), ("c", 4))]
+    assert by_corruption(runs).best == {(0, 1), (0, 2), (1, 1), (1, 2)}
+
+
+def test_terminal_table_fits_eighty_columns_and_sets_the_best_in_bold(runs):
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
+    console.print(comparison(runs).rich())
+    console.print(by_corruption(runs).rich())
+    text = console.file.getvalue()
+    assert "\x1b[1m15.0\x1b[0m" in text
+    assert "\x1b[1m35.0" not in text
+    assert "…" not in text
+
+
+def test_severities_are_told_apart_where_there_are_several(make_run):
+    grid = by_corruption([make_run("source", {("fog", 3): 1, ("motion_blur", 5): 2})])
+    assert [row[0] for row in grid.cells] == ["fog 3", "motion blur 5", "mean"]
+
+
+def test_runs_of_different_streams_are_refused(make_run):
+    with pytest.raises(ValueError, match="`bn` and `source` differ"):
+        by_corruption([make_run("source", {FOG: 1}), make_run("bn", {SNOW: 1})])
+    with pytest.raises(ValueError, match="at least one run"):
+        by_corruption([])

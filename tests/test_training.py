@@ -1,0 +1,90 @@
+import pytest
+import torch
+from torch import nn
+
+from vcotta.data import batches, to_tensor
+from vcotta.data.digits import DIGITS_BATCH, DIGITS_TRAINING, digits_network, load_digits
+from vcotta.training import TrainConfig, _cycle, _shifted, train
+
+
+def small_loader(seed=0):
+    data = load_digits()[0]
+    return batches(data.images[:100], data.labels[:100], 50, shuffle_seed=seed)
+
+
+def test_digits_network_reaches_a_few_per_cent_clean_error():
+    source, test = load_digits()
+    loader = batches(source.images, source.labels, DIGITS_BATCH, shuffle_seed=0)
+    net = train(digits_network(0), loader, DIGITS_TRAINING)
+    with torch.inference_mode():
+        wrong = net(to_tensor(test.images)).argmax(1) != torch.from_numpy(test.labels)
+    assert wrong.float().mean() < 0.04
+
+
+def test_training_repeats_exactly_and_leaves_the_global_state_alone():
+    before = torch.random.get_rng_state()
+    one, two, other = (
+        train(digits_network(0), small_loader(), TrainConfig(epochs=2, shift=2, seed=seed)).state_dict()
+        for seed in (5, 5, 6)
+    )
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    assert not torch.equal(one["fc.weight"], other["fc.weight"])
+
+
+def test_random_layers_follow_the_seed_not_the_global_state():
+    def result():
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            net = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(3072, 10))
+        return train(net, small_loader(), TrainConfig(epochs=1))[2].weight
+
+    first = result()
+    torch.rand(3)
+    assert torch.equal(first, result())
+
+
+def test_progress_hears_of_each_epoch_and_the_model_returns_ready_to_predict():
+    heard = []
+    net = digits_network(0)
+    result = train(
+        net, small_loader(), TrainConfig(epochs=3), progress=lambda done, of, loss: heard.append((done, of, loss))
+    )
+    assert result is net
+    assert not any(module.training for module in net.modules())
+    assert [(done, of) for done, of, _ in heard] == [(1, 3), (2, 3), (3, 3)]
+    assert heard[-1][2] < heard[0][2]
+
+
+def test_training_works_inside_no_grad():
+    with torch.no_grad():
+        net = train(digits_network(0), small_loader(), TrainConfig(epochs=1))
+    assert not torch.equal(net.fc.weight, digits_network(0).fc.weight)
+
+
+def test_shift_moves_each_image_by_whole_pixels_within_reach():
+    image = torch.zeros(200, 2, 9, 11)
+    image[:, :, 4, 5] = torch.arange(1, 201).view(-1, 1).float()
+    moved = _shifted(image, 2, torch.Generator().manual_seed(0))
+    assert moved.shape == image.shape
+    assert torch.equal(moved.amax((2, 3)), image.amax((2, 3)))  # image and channel stay in place
+    places = {tuple(place) for place in (moved[:, 0] > 0).nonzero()[:, 1:].tolist()}
+    assert places == {(4 + down, 5 + right) for down in range(-2, 3) for right in range(-2, 3)}
+
+
+def test_learning_rate_rises_to_its_peak_and_falls_to_zero():
+    rates = [_cycle(step, 100, 0.3) for step in range(100)]
+    peak = rates.index(max(rates))
+    assert max(rates) == pytest.approx(1, abs=0.01)
+    assert 28 <= peak <= 31
+    assert rates[:peak] == sorted(rates[:peak])
+    assert rates[peak:] == sorted(rates[peak:], reverse=True)
+    assert rates[0] < 0.05
+    assert rates[-1] < 0.001
+    assert 0 < _cycle(0, 1, 0.3) < 1
+
+
+@pytest.mark.parametrize("options", [{"epochs": 0}, {"lr": 0.0}, {"rise": 1.0}, {"shift": -1}])
+def test_wrong_settings_are_named(options):
+    with pytest.raises(ValueError, match=f"`{next(iter(options))}`"):
+        TrainConfig(**{"epochs": 1, **options})
