@@ -1,10 +1,14 @@
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from vcotta.files import atomic_path, cache_dir, sha256, write_json
+
+
+def stopped_halfway(path) -> None:
+    with atomic_path(path) as aside:
+        aside.write_text("half")
+        raise RuntimeError("stop")
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path) -> None:
@@ -13,11 +17,10 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path) -> None:
     before = path.read_bytes()
     with pytest.raises(ValueError, match="JSON"):
         write_json(path, {"a": float("nan")})
-    with pytest.raises(RuntimeError, match="stop"), atomic_path(path) as aside:
-        aside.write_text("half")
-        raise RuntimeError("stop")
+    with pytest.raises(RuntimeError, match="stop"):
+        stopped_halfway(path)
     assert path.read_bytes() == before
-    assert os.listdir(tmp_path) == ["result.json"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
 
 
 def test_the_cache_folder_can_be_moved(monkeypatch, tmp_path) -> None:

@@ -21,6 +21,8 @@ from vcotta.bayes import (
     warm_up,
 )
 from vcotta.checkpoint import load, save
+from vcotta.corruptions import corrupt
+from vcotta.evaluate import Run, run_stream
 from vcotta.methods import (
     BN,
     TENT,
@@ -37,14 +39,18 @@ from vcotta.methods import (
     list_methods,
 )
 from vcotta.runtime import Runtime
+from vcotta.streams import Batch, ContinualStream
 
 __all__ = [
     "BN",
     "TENT",
     "Adapter",
     "BNConfig",
+    "Batch",
     "CoTTA",
     "CoTTAConfig",
+    "ContinualStream",
+    "Run",
     "Runtime",
     "Source",
     "SourceConfig",
@@ -54,10 +60,12 @@ __all__ = [
     "WarmUpConfig",
     "__version__",
     "build_adapter",
+    "corrupt",
     "kl_divergence",
     "list_methods",
     "load",
     "load_warmed",
+    "run_stream",
     "sampling",
     "save",
     "save_warmed",

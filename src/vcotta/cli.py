@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,8 +37,9 @@ Settings = Annotated[
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
+    warnings.showwarning = _note
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="vcotta", standalone_mode=False)
     except _UsageError as error:
         _fail(error.format_message())
     except (KeyboardInterrupt, typer.Abort):
@@ -48,6 +50,11 @@ def main() -> None:
             raise
         _fail(str(error))
     sys.exit(code)
+
+
+def _note(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning is a note to the user, without the source line that raised it."""
+    print(f"Note: {message}", file=sys.stderr)
 
 
 def _fail(message: str) -> None:
@@ -174,15 +181,16 @@ def run(
     from vcotta.corruptions import STANDARD, frost_source
     from vcotta.data.digits import DIGITS_BATCH
     from vcotta.evaluate import check_folder, run_stream
-    from vcotta.experiments.digits import digits_adapter, digits_network_for, digits_stream
+    from vcotta.experiments.digits import OPTIONS, digits_adapter, digits_network_for, digits_stream
+    from vcotta.methods import configure
     from vcotta.report.progress import display
     from vcotta.report.tables import by_corruption, comparison
 
     _check_dataset(dataset)
-    _check_method(method)
     options = _parse(settings)
+    configure(method, **(OPTIONS.get(method, {}) | options))  # a mistake is told before any training
     check_folder(out, overwrite)
-    stream = digits_stream(seed, STANDARD, severity, batch_size or DIGITS_BATCH, limit)
+    stream = digits_stream(seed, STANDARD, severity, DIGITS_BATCH if batch_size is None else batch_size, limit)
     _one_thread()
     with display() as task:
         model = digits_network_for(method, seed, weights, task)
@@ -218,20 +226,21 @@ def tune(
     from vcotta.corruptions import EXTRA
     from vcotta.experiments.tuning import SPACES, tune
     from vcotta.files import write_json
+    from vcotta.methods import configure
     from vcotta.report.progress import display
 
     _check_dataset(dataset)
-    _check_method(method)
+    configure(method)
     space = {key: _values(text) for key, text in (_pair(entry, "--grid") for entry in grid or [])} or SPACES.get(method)
     if not space:
         raise ValueError(f"Expected a method with options, but {method} has none to search.")
+    numbers = {"seeds": _numbers("seeds", seeds), "severities": _numbers("severities", severities)}
     _one_thread()
     with display() as task:
         found = tune(
             method,
             space,
-            seeds=_numbers("seeds", seeds),
-            severities=_numbers("severities", severities),
+            **numbers,
             trials=trials,
             limit=limit,
             task=task,
@@ -280,7 +289,10 @@ def data_list() -> None:
 
 @data_app.command("fetch")
 def data_fetch(name: Annotated[str, typer.Argument(help="What to fetch: frost.")]) -> None:
-    """Fetch the frost photographs (Apache-2.0) of the original benchmark, checked by hash."""
+    """Fetch the frost photographs, checked by hash.
+
+    They are the Apache-2.0 textures of the original benchmark; without them a procedural texture is used.
+    """
     from vcotta._messages import unknown_name
     from vcotta.data.frost import fetch_frost
 
@@ -294,14 +306,6 @@ def _check_dataset(name: str) -> None:
 
     if name != "digits":
         raise unknown_name("dataset", name, ("digits",))
-
-
-def _check_method(name: str) -> None:
-    from vcotta._messages import unknown_name
-    from vcotta.methods import METHODS
-
-    if name not in METHODS:
-        raise unknown_name("method", name, METHODS)
 
 
 def _one_thread() -> None:
@@ -346,7 +350,3 @@ def _numbers(name: str, text: str) -> list[int]:
 
 def _parse(settings: list[str] | None) -> dict[str, Any]:
     return {key: _value(value) for key, value in (_pair(entry, "--set") for entry in settings or [])}
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vcotta._messages import unknown_name
-from vcotta.corruptions import EXTRA, STANDARD, corrupt, nearest_table
+from vcotta.corruptions import EXTRA, STANDARD, TABLES, corrupt, nearest_table
 from vcotta.data import ImageData, to_tensor
 
 __all__ = ["Batch", "ContinualStream", "Stream"]
@@ -63,6 +63,7 @@ class ContinualStream:
         limit: Use only this many images, the first ones, of each domain; None for all.
         seed: Seed of the corruptions.
         device: Where the batches are put; None for the CPU.
+        table: Severity constants, 32, 64 or 224, as in `corrupt`; None for those of the image size.
 
     Example:
         >>> from vcotta.data.digits import load_digits
@@ -80,6 +81,7 @@ class ContinualStream:
     limit: int | None = None
     seed: int = 0
     device: str | torch.device | None = None
+    table: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.corruptions, str):
@@ -111,6 +113,9 @@ class ContinualStream:
             )
         if not _is_int(self.seed) or self.seed < 0:
             raise ValueError(f"Expected `seed` to be an integer of at least 0, but got {self.seed!r}.")
+
+        if self.table is not None and self.table not in TABLES:
+            raise ValueError(f"Expected `table` to be one of {', '.join(map(str, TABLES))}, but got {self.table!r}.")
 
     @property
     def severities(self) -> tuple[int, ...]:
@@ -144,7 +149,7 @@ class ContinualStream:
         name, severity = self.domains[domain]
         first = place * self.batch_size
         last = min(first + self.batch_size, self.images_per_domain)
-        pixels = corrupt(self.data.images[first:last], name, severity, seed=self.seed, offset=first)
+        pixels = corrupt(self.data.images[first:last], name, severity, seed=self.seed, offset=first, table=self.table)
         labels = torch.from_numpy(self.data.labels[first:last].copy())
         return Batch(index, name, severity, to_tensor(pixels).to(self.device), labels.to(self.device))
 
@@ -158,7 +163,7 @@ class ContinualStream:
             "protocol": "continual",
             "order": list(self.corruptions),
             "severities": list(self.severities),
-            "severity_table": nearest_table(*self.data.images.shape[1:3]),
+            "severity_table": self.table or nearest_table(*self.data.images.shape[1:3]),
             "images_per_domain": self.images_per_domain,
             "batch_size": self.batch_size,
             "seed": self.seed,

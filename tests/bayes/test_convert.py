@@ -56,7 +56,7 @@ def test_plain_checkpoint_loads_into_a_variational_network_and_back(tiny) -> Non
 def test_a_checkpoint_without_a_mean_is_still_missed(tiny) -> None:
     net, state = to_variational(tiny()), tiny().state_dict()
     del state["fc.weight"]
-    with pytest.raises(RuntimeError, match="fc.weight"):
+    with pytest.raises(RuntimeError, match=r"fc\.weight"):
         net.load_state_dict(state)
 
 
@@ -133,7 +133,7 @@ def test_what_cannot_be_converted_is_named_or_kept_on_request(layer: nn.Module, 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_weight_computed_by_a_hook_is_named() -> None:
-    with pytest.raises(ValueError, match="'0'.*hook"):
+    with pytest.raises(ValueError, match=r"'0'.*hook"):
         to_variational(nn.Sequential(weight_norm(nn.Linear(2, 2))))
 
 
@@ -145,7 +145,7 @@ def test_a_network_with_nothing_to_convert_is_refused() -> None:
 def test_weights_that_are_not_finite_are_named(tiny) -> None:
     model = tiny()
     model.fc.weight.data[0, 0] = float("nan")
-    with pytest.raises(ValueError, match="finite weights.*'fc'"):
+    with pytest.raises(ValueError, match=r"finite weights.*'fc'"):
         to_variational(model)
 
 

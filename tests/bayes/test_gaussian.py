@@ -56,7 +56,7 @@ def test_moving_every_weight_by_one_sigma_costs_half_a_nat_each(tiny) -> None:
     moved = copy.deepcopy(net)
     dimensions = 0
     with torch.no_grad():
-        for name, layer in moved.named_modules():
+        for layer in moved.modules():
             if hasattr(layer, "weight_rho"):
                 layer.weight.add_(nn.functional.softplus(layer.weight_rho))
                 dimensions += layer.weight.numel()
@@ -109,7 +109,7 @@ def test_the_mixture_bound_is_each_prior_alone_at_its_ends(tiny) -> None:
 
 
 def test_networks_of_another_shape_are_refused_by_name(tiny) -> None:
-    with pytest.raises(ValueError, match="first differ at 'fc.weight'"):
+    with pytest.raises(ValueError, match=r"first differ at 'fc\.weight'"):
         kl_divergence(to_variational(tiny()), to_variational(tiny(classes=7)))
     with pytest.raises(ValueError, match="to_variational"):
         kl_divergence(tiny(), tiny())

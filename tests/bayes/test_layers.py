@@ -105,9 +105,14 @@ def test_gradients_stay_finite_where_a_layer_sees_only_zeros() -> None:
 
 def test_sampling_ends_with_its_block_even_after_an_error() -> None:
     net = nn.Sequential(VariationalLinear(3, 3), VariationalConv1d(1, 1, 1))
-    with pytest.raises(RuntimeError, match="stop"), sampling(net):
-        assert all(layer.sampling == "local" for _, layer in variational_layers(net))
-        raise RuntimeError("stop")
+
+    def stopped() -> None:
+        with sampling(net):
+            assert all(layer.sampling == "local" for _, layer in variational_layers(net))
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        stopped()
     assert all(layer.sampling is None for _, layer in variational_layers(net))
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -26,7 +28,7 @@ def test_repeating_a_batch_lowers_its_entropy(tiny, images) -> None:
     for _ in range(6):
         adapter(images())
         entropies.append(adapter.last["entropy"])
-    assert all(later < earlier for earlier, later in zip(entropies, entropies[1:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(entropies))
 
 
 def test_a_network_without_normalisation_is_predicted_with_and_said_so(tiny, images) -> None:

@@ -96,9 +96,10 @@ def digits_stream(
     severity: int | Sequence[int] = 5,
     batch_size: int = DIGITS_BATCH,
     limit: int | None = None,
+    table: int | None = None,
 ) -> ContinualStream:
     """The 797 test digits through the corruptions, one after another."""
-    return ContinualStream(load_digits()[1], corruptions, severity, batch_size, limit, seed)
+    return ContinualStream(load_digits()[1], corruptions, severity, batch_size, limit, seed, table=table)
 
 
 def _source(seed: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ SPACES: dict[str, dict[str, list[Any]]] = {
 
 def tune(
     method: str,
-    space: dict[str, Sequence[Any]],
+    space: Mapping[str, Sequence[Any]],
     *,
     seeds: Sequence[int] = (0,),
     severities: Sequence[int] = (5,),

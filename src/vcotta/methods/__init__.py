@@ -32,6 +32,7 @@ __all__ = [
     "VCoTTA",
     "VCoTTAConfig",
     "build_adapter",
+    "configure",
     "list_methods",
 ]
 
@@ -76,13 +77,11 @@ def build_adapter(
         >>> adapter(torch.rand(5, 3, 2, 2)).shape
         torch.Size([5, 2])
     """
-    if name not in METHODS:
-        raise unknown_name("method", name, METHODS)
-    method = METHODS[name]
     shared: dict[str, Any] = {key: options.pop(key) for key in ("seed", "runtime") if key in options}
     runtime: Runtime | None = shared.get("runtime")
-    warmup = options.pop("warmup", None) if method.needs_variational else None
-    config = _config(method, options)
+    warmup = options.pop("warmup", None) if name == VCoTTA.name else None
+    config = configure(name, **options)
+    method = METHODS[name]
     if method.needs_variational and not is_variational(model) and source is not None:
         warmup = warmup or WarmUpConfig(epochs=1, flip=config.flip)
         model = warm_up(model, source, warmup, runtime=runtime, progress=False)
@@ -92,8 +91,16 @@ def build_adapter(
     return adapter
 
 
-def _config(method: type[Adapter], options: dict[str, Any]) -> Any:
-    """The method's config with the given options; unknown ones are named."""
+def configure(name: str, **options: Any) -> Any:
+    """Make the config of a method from options, as `build_adapter` does; unknown names are refused with the nearest.
+
+    Example:
+        >>> configure("tent", lr=1e-4)
+        TENTConfig(lr=0.0001, optimizer='adam')
+    """
+    if name not in METHODS:
+        raise unknown_name("method", name, METHODS)
+    method = METHODS[name]
     presets = {key: options.pop(key) for key in ("preset", "dataset") if key in options and method is VCoTTA}
     known = [field.name for field in fields(method.Config)]
     if unknown := [key for key in options if key not in known]:

@@ -44,16 +44,21 @@ def display(console: Console | None = None) -> Iterator[Callable[[str, str], Rep
         TimeElapsedColumn(),
         TimeRemainingColumn(elapsed_when_finished=False),
     )
-    with Progress(*columns, console=console or Console(stderr=True)) as progress:
+    progress = Progress(*columns, console=console or Console(stderr=True))
 
-        def task(label: str, value_format: str) -> Report:
-            line: list[TaskID] = []
+    def task(label: str, value_format: str) -> Report:
+        line: list[TaskID] = []
 
-            def report(done: int, total: int, value: float) -> None:
-                if not line:  # the clock of a line starts with its first report, not with those before it
-                    line.append(progress.add_task(label, value=""))
-                progress.update(line[0], completed=done, total=total or None, value=value_format.format(value))
+        def report(done: int, total: int, value: float) -> None:
+            if not line:  # a line appears, and its clock starts, with its first report
+                progress.start()
+                line.append(progress.add_task(label, value=""))
+            progress.update(line[0], completed=done, total=total or None, value=value_format.format(value))
 
-            return report
+        return report
 
+    try:
         yield task
+    finally:
+        if progress.tasks:
+            progress.stop()

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from vcotta.evaluate import Run
+from vcotta.experiments import demo
+from vcotta.experiments.digits import digits_stream
+from vcotta.methods import list_methods
+
+
+def quiet(label: str, form: str):
+    return lambda *values: None
+
+
+def test_the_demo_writes_rows_tables_figures_and_runs(tmp_path, monkeypatch) -> None:
+    from vcotta.data.digits import digits_network
+
+    monkeypatch.setattr(demo, "train_digits", lambda seed, progress: digits_network(seed).eval())
+    monkeypatch.setattr(demo, "digits_stream", lambda seed: digits_stream(seed, limit=20, batch_size=10))
+    runs = demo.run_demo(tmp_path, 0, quiet)
+    rows = json.loads((tmp_path / "results.json").read_text())
+    assert [row["method"] for row in rows] == list_methods()
+    assert all(set(row) == {"method", "error", "nll", "brier", "ece", "seconds"} for row in rows)
+    assert rows[0]["error"] > 20  # per cent, of an untrained network
+    for name in ("error.png", "alpha.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    assert "| vcotta |" in (tmp_path / "tables.md").read_text()
+    assert Run.load(tmp_path / "runs" / "vcotta").summary() == runs[-1].summary()
+
+
+@pytest.mark.slow
+def test_the_whole_demo_adapts_better_than_the_source(tmp_path) -> None:
+    start = time.perf_counter()
+    runs = {run.method: run.summary()["mean"] for run in demo.run_demo(tmp_path, 0, quiet)}
+    print(f"demo: {time.perf_counter() - start:.0f} s")
+    assert runs["vcotta"]["error"] < 0.5 * runs["source"]["error"]
+    assert runs["vcotta"]["error"] < runs["bn"]["error"]
+    assert runs["vcotta"]["nll"] < runs["source"]["nll"]
