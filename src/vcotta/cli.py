@@ -45,7 +45,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         print("Interrupted.", file=sys.stderr)
         sys.exit(130)
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, RuntimeError, ArithmeticError) as error:
         if os.environ.get("VCOTTA_DEBUG"):
             raise
         _fail(str(error))
