@@ -104,15 +104,21 @@ def header(path, change) -> None:
     path.write_bytes(struct.pack("<Q", len(new)) + new + whole[8 + size :])
 
 
+def part(packed: dict, name: str) -> dict:
+    """The entry of a packed dictionary."""
+    return dict(packed.get("state", packed)["items"])[name]
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda about: about.pop("state"),
-        lambda about: about.update(format="other"),
-        lambda about: about.update(runtime={"device": "cpu", "fast": True}),
-        lambda about: about["state"]["items"][0].__setitem__(1, "no-such-method"),
-        lambda about: about["architecture"]["network"].update({"class": "os:system", "arguments": {"command": "true"}}),
-        lambda about: about["architecture"]["network"].update({"class": "antigravity:Net"}),
+        lambda about: about.update(kind="other"),
+        lambda about: about.update(state=[]),
+        lambda about: part(about, "runtime")["items"].append(["fast", True]),
+        lambda about: part(about, "adapter")["items"][0].__setitem__(1, "no-such-method"),
+        lambda about: part(part(about, "architecture"), "network")["items"][0].__setitem__(1, "os:system"),
+        lambda about: part(part(about, "architecture"), "network")["items"][0].__setitem__(1, "antigravity:Net"),
     ],
 )
 def test_a_forged_file_is_refused_and_runs_nothing(change, tmp_path) -> None:
@@ -126,7 +132,7 @@ def test_a_forged_file_is_refused_and_runs_nothing(change, tmp_path) -> None:
 def test_a_foreign_or_missing_file_is_refused(tmp_path) -> None:
     path = tmp_path / "net"
     vcotta.save_warmed(to_variational(sequential()), path)
-    with pytest.raises(ValueError, match="format"):
+    with pytest.raises(ValueError, match="kind"):
         vcotta.load(path)
     with pytest.raises(FileNotFoundError):
         vcotta.load(tmp_path / "none")

@@ -1,30 +1,21 @@
-"""A whole adapter in one file: safetensors for the tensors, JSON for the rest, never pickle."""
+"""A whole adapter in one file."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
-from vcotta._version import __version__
 from vcotta.architecture import build, describe
 from vcotta.bayes import is_variational, to_variational
-from vcotta.files import atomic_path
 from vcotta.methods import METHODS, Adapter
 from vcotta.runtime import Runtime
+from vcotta.state_files import read_state, write_state
 
 __all__ = ["load", "save"]
 
-_FORMAT = "vcotta-adapter-1"
+_KIND = "vcotta-adapter-1"
 
 
 def save(adapter: Adapter, path: str | os.PathLike[str]) -> None:
@@ -38,17 +29,12 @@ def save(adapter: Adapter, path: str | os.PathLike[str]) -> None:
         ...     load(folder + "/a.vcotta").name
         'bn'
     """
-    tensors: dict[str, Tensor] = {}
-    about = {
-        "format": _FORMAT,
-        "vcotta": __version__,
-        "torch": str(torch.__version__),
+    content = {
         "runtime": asdict(adapter.runtime),
         "architecture": describe(adapter.start),
-        "state": _pack(adapter.state_dict(), "", tensors),
+        "adapter": adapter.state_dict(),
     }
-    with atomic_path(path) as aside:
-        save_file(tensors, aside, {"vcotta": json.dumps(about)})
+    write_state(path, _KIND, content)
 
 
 def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, runtime: Runtime | None = None) -> Adapter:
@@ -64,57 +50,20 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, runtim
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged or foreign, or the network is another one.
     """
-    with _reading(path):
-        with safe_open(Path(path), "pt") as file:
-            about = json.loads((file.metadata() or {}).get("vcotta", "{}"))
-            if about.get("format") != _FORMAT:
-                raise ValueError(f"its format is {about.get('format')!r}")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        state = _unpack(about["state"], tensors)
-        architecture, saved = (
-            about["architecture"],
-            Runtime(**(about["runtime"] if runtime is None else asdict(runtime))),
-        )
+    content = read_state(path, _KIND)
+    try:
+        state, architecture = content["adapter"], content["architecture"]
         method = METHODS[state["method"]]
         config = method.Config(**state["config"])
+        runtime = runtime or Runtime(**content["runtime"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"Expected an adapter saved by vcotta.save in {path}, but it cannot be read: {error}"
+        ) from error
     if model is None:
         model = build(architecture)
     elif architecture["variational"] and not is_variational(model):
         model = to_variational(model, unsupported="keep")
-    adapter = method(model, config, seed=state["seed"], runtime=saved)
+    adapter = method(model, config, seed=state["seed"], runtime=runtime)
     adapter.load_state_dict(state)
     return adapter
-
-
-@contextmanager
-def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Say of any fault in a file's content which file it is and what was expected of it."""
-    try:
-        yield
-    except (SafetensorError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise ValueError(
-            f"Expected an adapter saved by vcotta.save in {path}, but it cannot be read: {error}"
-        ) from error
-
-
-def _pack(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
-    """Replace every tensor of a nested state by its name in ``tensors``, leaving plain JSON."""
-    if isinstance(value, Tensor):
-        tensors[key] = value.detach().cpu().contiguous().clone()
-        return {"tensor": key}
-    if isinstance(value, dict):
-        return {"items": [[k, _pack(v, f"{key}/{k}", tensors)] for k, v in value.items()]}
-    if isinstance(value, (list, tuple)):
-        return {"list": [_pack(v, f"{key}/{i}", tensors) for i, v in enumerate(value)]}
-    return value
-
-
-def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """The inverse of `_pack`; tuples come back as lists."""
-    if not isinstance(value, dict):
-        return value
-    if "tensor" in value:
-        return tensors[value["tensor"]]
-    if "items" in value:
-        return {k: _unpack(v, tensors) for k, v in value["items"]}
-    return [_unpack(v, tensors) for v in value["list"]]

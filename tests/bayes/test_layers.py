@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vcotta.bayes import (
     VariationalConv1d,
@@ -61,6 +62,27 @@ def test_a_draw_has_the_mean_of_the_plain_layer_and_the_variance_of_the_weights(
         variance_expected = expected(x.square())
         assert torch.allclose(variance, variance_expected, rtol=0.2, atol=1e-6)
         assert ((mean - plain(x)).abs() <= 5 * (variance_expected / 3000).sqrt() + 1e-6).all()
+
+
+class Operations(TorchDispatchMode):
+    """Records what torch is asked to compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_mean_mode_costs_exactly_the_operations_of_the_plain_network(tiny, images) -> None:
+    recorded = []
+    for net in (tiny(), to_variational(tiny())):
+        with Operations() as operations, torch.no_grad():
+            net(images())
+        recorded.append(operations.names)
+    assert recorded[0] == recorded[1]
 
 
 def test_local_reparameterisation_agrees_with_weight_sampling_on_a_wide_layer() -> None:

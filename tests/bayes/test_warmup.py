@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
-from safetensors import safe_open
 from torch import nn
 
 from vcotta import WarmUpConfig, kl_divergence, load_warmed, save_warmed, to_variational, warm_up
 from vcotta.bayes import is_variational, sampling
+from vcotta.state_files import read_state
 
 
 @pytest.fixture
@@ -77,9 +75,7 @@ def test_it_is_reproducible_and_disturbs_no_random_numbers(tiny, source) -> None
 def test_the_saved_network_comes_back_with_its_settings(tiny, source, tmp_path) -> None:
     path = tmp_path / "deep" / "net.safetensors"
     net = warm_up(tiny(), source, WarmUpConfig(epochs=1), path=path, progress=False)
-    with safe_open(path, "pt") as file:
-        about = json.loads(file.metadata()["vcotta"])
-    assert about["config"]["epochs"] == 1
+    assert read_state(path, "vcotta-warmed-1")["about"]["config"]["epochs"] == 1
     again = load_warmed(tiny(seed=7), path)
     assert not again.training
     assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), again.state_dict().values(), strict=True))

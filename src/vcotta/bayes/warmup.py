@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from rich.progress import Progress
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vcotta._version import __version__
 from vcotta.batch_norm import reestimate_statistics
 from vcotta.bayes.convert import to_variational
 from vcotta.bayes.gaussian import kl_divergence
 from vcotta.bayes.layers import is_variational, sampling
-from vcotta.files import atomic_path
 from vcotta.rng import OwnRng
 from vcotta.runtime import Runtime
+from vcotta.state_files import read_state, write_state
 from vcotta.views import random_view
 
 __all__ = ["Loader", "WarmUpConfig", "load_warmed", "save_warmed", "warm_up"]
@@ -36,7 +31,7 @@ Loader = Iterable[tuple[Tensor, Tensor]]
 Report = Callable[[int, int, float], None]
 """Progress of the warm-up: called with (step, steps, loss) after every step."""
 
-_FORMAT = "vcotta-warmed-1"
+_KIND = "vcotta-warmed-1"
 
 
 @dataclass(frozen=True)
@@ -169,10 +164,7 @@ def save_warmed(net: nn.Module, path: str | os.PathLike[str], **metadata: Any) -
         ...     save_warmed(to_variational(nn.Linear(2, 2)), folder + "/net.safetensors", epochs=5)
         ...     net = load_warmed(nn.Linear(2, 2), folder + "/net.safetensors")
     """
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in net.state_dict().items()}
-    about = {"format": _FORMAT, "vcotta": __version__, "torch": str(torch.__version__), **metadata}
-    with atomic_path(path) as aside:
-        save_file(tensors, aside, {"vcotta": json.dumps(about)})
+    write_state(path, _KIND, {"network": dict(net.state_dict()), "about": metadata})
 
 
 def load_warmed(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
@@ -181,14 +173,7 @@ def load_warmed(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     Raises:
         ValueError: If the file is damaged, of another kind, or of another network.
     """
-    try:
-        with safe_open(Path(path), "pt") as file:
-            about = json.loads((file.metadata() or {}).get("vcotta", "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError) as error:
-        raise ValueError(f"Expected a warmed network in {path}, but it cannot be read: {error}") from error
-    if about.get("format") != _FORMAT:
-        raise ValueError(f"Expected a warmed network in {path}, but its format is {about.get('format')!r}.")
+    tensors = read_state(path, _KIND)["network"]
     net = to_variational(model) if not is_variational(model) else model
     try:
         net.load_state_dict(tensors)

@@ -1,0 +1,88 @@
+"""Nested state in one file: safetensors for the tensors, JSON for the rest, never pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vcotta._version import __version__
+from vcotta.files import atomic_path
+
+__all__ = ["read_state", "write_state"]
+
+
+def write_state(path: str | os.PathLike[str], kind: str, state: dict[str, Any]) -> None:
+    """Write nested dictionaries and lists of tensors and plain values to one file, atomically.
+
+    Args:
+        path: The file.
+        kind: What the file holds and in which version, for example ``"vcotta-adapter-1"``; `read_state` asks for it.
+        state: The state. Tuples come back as lists; keys may be strings or integers.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_state(folder + "/a", "numbers", {"x": torch.ones(2), "more": {3: [0.5, None]}})
+        ...     read_state(folder + "/a", "numbers")
+        {'x': tensor([1., 1.]), 'more': {3: [0.5, None]}}
+    """
+    tensors: dict[str, Tensor] = {}
+    about = {
+        "kind": kind,
+        "vcotta": __version__,
+        "torch": str(torch.__version__),
+        "state": _pack(state, "", tensors),
+    }
+    with atomic_path(path) as aside:
+        save_file(tensors, aside, {"vcotta": json.dumps(about)})
+
+
+def read_state(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
+    """Read what `write_state` wrote.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is damaged, foreign, or of another kind.
+    """
+    try:
+        with safe_open(Path(path), "pt") as file:
+            about = json.loads((file.metadata() or {}).get("vcotta", "{}"))
+            if about.get("kind") != kind:
+                raise ValueError(f"its kind is {about.get('kind')!r}")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        state = _unpack(about["state"], tensors)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"Expected a file of kind {kind!r} in {path}, but it cannot be read: {error}") from error
+    if not isinstance(state, dict):
+        raise ValueError(f"Expected a file of kind {kind!r} in {path}, but it cannot be read: it holds no state.")
+    return state
+
+
+def _pack(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
+    """Replace every tensor of a nested state by its name in ``tensors``, leaving plain JSON."""
+    if isinstance(value, Tensor):
+        tensors[key] = value.detach().cpu().contiguous().clone()
+        return {"tensor": key}
+    if isinstance(value, dict):
+        return {"items": [[k, _pack(v, f"{key}/{k}", tensors)] for k, v in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return {"list": [_pack(v, f"{key}/{i}", tensors) for i, v in enumerate(value)]}
+    return value
+
+
+def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The inverse of `_pack`; tuples come back as lists."""
+    if not isinstance(value, dict):
+        return value
+    if "tensor" in value:
+        return tensors[value["tensor"]]
+    if "items" in value:
+        return {k: _unpack(v, tensors) for k, v in value["items"]}
+    return [_unpack(v, tensors) for v in value["list"]]
