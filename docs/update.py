@@ -73,7 +73,7 @@ def demo_text() -> str:
         "",
         f"`vcotta demo`, seed 0, one CPU thread, torch {found[0]['versions']['torch']}, {found[0]['frost']} frost "
         f"textures. The last column is the mean over seeds 0, 1 and 2. {_ranking(found)} Part of VCoTTA's gain is the "
-        f"warm-up's alone: BN on the warmed network reaches {error:.2f} % and an NLL of {nll:.3f} over the three seeds.",
+        f"warm-up's alone: BN on the warmed network reaches {error:.2f} % and an NLL of {nll:.3f} over three seeds.",
         "",
         "![Error of each method on each corruption](docs/results/demo/error.png)",
         "",

@@ -4,7 +4,7 @@ from torch import nn
 
 from vcotta.data import batches, to_tensor
 from vcotta.data.digits import DIGITS_BATCH, DIGITS_TRAINING, digits_network, load_digits
-from vcotta.training import TrainConfig, _cycle, _shifted, train
+from vcotta.training import TrainConfig, _cycle, train
 
 
 def small_loader(seed=0):
@@ -62,16 +62,6 @@ def test_training_works_inside_no_grad():
     assert not torch.equal(net.fc.weight, digits_network(0).fc.weight)
 
 
-def test_shift_moves_each_image_by_whole_pixels_within_reach():
-    image = torch.zeros(200, 2, 9, 11)
-    image[:, :, 4, 5] = torch.arange(1, 201).view(-1, 1).float()
-    moved = _shifted(image, 2, torch.Generator().manual_seed(0))
-    assert moved.shape == image.shape
-    assert torch.equal(moved.amax((2, 3)), image.amax((2, 3)))  # image and channel stay in place
-    places = {tuple(place) for place in (moved[:, 0] > 0).nonzero()[:, 1:].tolist()}
-    assert places == {(4 + down, 5 + right) for down in range(-2, 3) for right in range(-2, 3)}
-
-
 def test_learning_rate_rises_to_its_peak_and_falls_to_zero():
     rates = [_cycle(step, 100, 0.3) for step in range(100)]
     peak = rates.index(max(rates))
@@ -84,7 +74,56 @@ def test_learning_rate_rises_to_its_peak_and_falls_to_zero():
     assert 0 < _cycle(0, 1, 0.3) < 1
 
 
-@pytest.mark.parametrize("options", [{"epochs": 0}, {"lr": 0.0}, {"rise": 1.0}, {"shift": -1}])
+def states(*nets):
+    return [list(net.state_dict().values()) for net in nets]
+
+
+def test_interrupted_training_equals_uninterrupted_training(tmp_path):
+    config, path = TrainConfig(epochs=4, shift=1, flip=True, augmix=True, seed=3), tmp_path / "training"
+    whole = train(digits_network(0), small_loader(), config)
+
+    def stop(done, epochs, loss):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(digits_network(0), small_loader(), config, progress=stop, checkpoint=path)
+    heard = []
+    resumed = train(
+        digits_network(9), small_loader(), config, progress=lambda done, *_: heard.append(done), checkpoint=path
+    )
+    assert heard == [3, 4]
+    assert all(torch.equal(a, b) for a, b in zip(*states(whole, resumed), strict=True))
+    again = train(digits_network(8), small_loader(), config, progress=lambda *_: heard.append(0), checkpoint=path)
+    assert heard == [3, 4]
+    assert all(torch.equal(a, b) for a, b in zip(*states(whole, again), strict=True))
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+    path, config = tmp_path / "training", TrainConfig(epochs=1)
+    train(digits_network(0), small_loader(), config, checkpoint=path)
+    with pytest.raises(ValueError, match="other settings"):
+        train(digits_network(0), small_loader(), TrainConfig(epochs=2), checkpoint=path)
+    with pytest.raises(ValueError, match="another network"):
+        train(nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), small_loader(), config, checkpoint=path)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="cannot be read"):
+        train(digits_network(0), small_loader(), config, checkpoint=path)
+
+
+def test_a_loss_that_is_not_finite_is_told():
+    with pytest.raises(FloatingPointError, match="Lower `lr`"):
+        train(digits_network(0), small_loader(), TrainConfig(epochs=3, lr=1e30))
+
+
+def test_augmix_training_learns():
+    losses = []
+    config = TrainConfig(epochs=6, augmix=True, lr=0.05)
+    train(digits_network(0), small_loader(), config, progress=lambda done, of, loss: losses.append(loss))
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("options", [{"epochs": 0}, {"lr": 0.0}, {"rise": 1.0}, {"shift": -1}, {"jsd": -1.0}])
 def test_wrong_settings_are_named(options):
     with pytest.raises(ValueError, match=f"`{next(iter(options))}`"):
         TrainConfig(**{"epochs": 1, **options})

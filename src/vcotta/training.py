@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vcotta.augment import augmix, mirrored, shifted
+from vcotta.rng import OwnRng
+from vcotta.runtime import Runtime
+from vcotta.state_files import read_state, write_state
+
 __all__ = ["Loader", "TrainConfig", "train"]
 
 Model = TypeVar("Model", bound=nn.Module)
 
+_KIND = "vcotta-training-1"
+
 
 class Loader(Protocol):
-    """Re-iterable batches (images in [0, 1], labels) of known number."""
+    """Re-iterable batches (images in [0, 1], labels) of known number, whose order can be saved and restored."""
 
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the sequence of orders stands."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +50,11 @@ class TrainConfig:
         momentum: Nesterov momentum of SGD.
         weight_decay: L2 penalty on every parameter.
         shift: Largest random shift of an image along each axis, in pixels; 0 for none.
-        seed: Seed of the shifts and of anything random inside the network.
+        flip: Whether images may be mirrored.
+        augmix: Train on AugMix images: the network sees each image plain and in two mixtures, and the loss adds
+            ``jsd`` times the Jensen-Shannon divergence of the three predictions. Three times the work.
+        jsd: Weight of that divergence (12 in the AugMix paper).
+        seed: Seed of the augmentation and of anything random inside the network.
     """
 
     epochs: int
@@ -44,6 +63,9 @@ class TrainConfig:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     shift: int = 0
+    flip: bool = False
+    augmix: bool = False
+    jsd: float = 12.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -55,6 +77,8 @@ class TrainConfig:
             raise ValueError(f"Expected `rise` to be at least 0 and below 1, but got {self.rise}.")
         if self.shift < 0:
             raise ValueError(f"Expected `shift` to be at least 0 pixels, but got {self.shift}.")
+        if not self.jsd >= 0:
+            raise ValueError(f"Expected `jsd` to be at least 0, but got {self.jsd}.")
 
 
 def train(
@@ -62,61 +86,94 @@ def train(
     loader: Loader,
     config: TrainConfig,
     *,
+    runtime: Runtime | None = None,
     progress: Callable[[int, int, float], None] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> Model:
     """Train ``model`` in place on labelled images by cross-entropy and return it in eval mode.
 
     The result depends on the model, the loader's order and ``config.seed`` only; the global random state is left as
-    it was found.
+    it was found. The host waits for a GPU once an epoch.
 
     Args:
-        model: Network from images in [0, 1] to logits, on the device to train on.
-        loader: Source batches; shuffle them there.
+        model: Network from images in [0, 1] to logits.
+        loader: Source batches; shuffle them there. `vcotta.data.batches` keeps them on the device if asked to.
         config: Length, step size and augmentation.
+        runtime: Device and precision.
         progress: Called after each epoch with (epochs done, epochs, mean loss of the epoch).
+        checkpoint: File that is written after each epoch and, where it is already there, gone on from. It is kept when
+            the training is done, and training again with it only loads the result.
 
     Returns:
-        The same ``model``.
+        The same ``model``, on the runtime's device.
+
+    Raises:
+        FloatingPointError: If the loss of an epoch is not finite.
+        ValueError: If the checkpoint is damaged or belongs to another network or other settings.
     """
-    device = next(model.parameters()).device
+    runtime = runtime or Runtime()
+    runtime.place(model)
+    steps = config.epochs * len(loader)
     optimiser = torch.optim.SGD(
         model.parameters(), config.lr, config.momentum, weight_decay=config.weight_decay, nesterov=config.momentum > 0
     )
-    steps = config.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _cycle(step, steps, config.rise))
-    shifts = torch.Generator().manual_seed(config.seed)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
-        torch.default_generator.manual_seed(config.seed)  # torch.manual_seed would also reseed every other device
-        if device.type == "cuda":
-            torch.cuda.default_generators[device.index].manual_seed(config.seed)
-        model.train()
-        for epoch in range(config.epochs):
-            total, count = 0.0, 0
+    rng = OwnRng(config.seed, runtime.device)
+    parts = {"model": model, "optimiser": optimiser, "schedule": schedule, "rng": rng, "loader": loader}
+    done = 0 if checkpoint is None else _resume(Path(checkpoint), parts, config)
+    model.train()
+    for epoch in range(done, config.epochs):
+        total, count = torch.zeros((), device=runtime.device), 0
+        with rng.scope(), torch.enable_grad():
             for images, labels in loader:
-                images, labels = _shifted(images, config.shift, shifts).to(device), labels.to(device)
-                loss = F.cross_entropy(model(images), labels)
+                images, labels = runtime.place_images(images), labels.to(runtime.device)
+                loss = _loss(model, images, labels, config, runtime)
                 optimiser.zero_grad()
                 torch.autograd.backward(loss)
                 optimiser.step()
                 schedule.step()
-                total, count = total + loss.item() * len(labels), count + len(labels)
-            if progress is not None:
-                progress(epoch + 1, config.epochs, total / count)
+                total, count = total + loss.detach() * len(labels), count + len(labels)
+        mean = total.item() / count
+        if not math.isfinite(mean):
+            raise FloatingPointError(f"The loss became {mean} in epoch {epoch + 1}. Lower `lr` (it was {config.lr}).")
+        if checkpoint is not None:
+            state = {name: part.state_dict() for name, part in parts.items()}  # type: ignore[attr-defined]
+            write_state(checkpoint, _KIND, {"config": asdict(config), "epochs": epoch + 1, **state})
+        if progress is not None:
+            progress(epoch + 1, config.epochs, mean)
     optimiser.zero_grad()
     return model.eval()
 
 
-def _shifted(images: Tensor, reach: int, generator: torch.Generator) -> Tensor:
-    """Move each image by a random whole number of pixels, up to ``reach`` along each axis; edges are repeated."""
-    if reach == 0:
-        return images
-    count, _, height, width = images.shape
-    padded = F.pad(images, (reach,) * 4, mode="replicate")
-    down, right = torch.randint(0, 2 * reach + 1, (2, count, 1), generator=generator).to(images.device)
-    rows, columns = torch.arange(height, device=images.device), torch.arange(width, device=images.device)
-    image = torch.arange(count, device=images.device).view(-1, 1, 1)
-    # Indices around a slice put the sliced axis last: (n, height, width, channels).
-    return padded[image, :, (down + rows).unsqueeze(2), (right + columns).unsqueeze(1)].permute(0, 3, 1, 2)
+def _resume(path: Path, parts: dict[str, Any], config: TrainConfig) -> int:
+    """Restore every part from a checkpoint, if there is one; returns the epochs it has behind it."""
+    if not path.exists():
+        return 0
+    state = read_state(path, _KIND)
+    if state["config"] != asdict(config):
+        raise ValueError(f"The checkpoint {path} was made with other settings: {state['config']}. Move it away.")
+    try:
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise ValueError(f"The checkpoint {path} belongs to another network: {error}") from error
+    return int(state["epochs"])
+
+
+def _loss(model: nn.Module, images: Tensor, labels: Tensor, config: TrainConfig, runtime: Runtime) -> Tensor:
+    images = shifted(images, config.shift)
+    if config.flip:
+        images = mirrored(images)
+    if not config.augmix:
+        with runtime.autocast():
+            logits = model(images)
+        return F.cross_entropy(logits.float(), labels)
+    with runtime.autocast():
+        logits = model(torch.cat([images, augmix(images), augmix(images)]))
+    plain, one, two = (part.log_softmax(1) for part in logits.float().chunk(3))
+    middle = ((plain.exp() + one.exp() + two.exp()) / 3).clamp_min(1e-7).log()
+    divergence = torch.stack([(part.exp() * (part - middle)).sum(1).mean() for part in (plain, one, two)]).mean()
+    return F.nll_loss(plain, labels) + config.jsd * divergence
 
 
 def _cycle(step: int, steps: int, rise: float) -> float:

@@ -66,6 +66,7 @@ class Batches:
         batch_size: int,
         *,
         shuffle_seed: int | None = None,
+        device: str | torch.device = "cpu",
     ) -> None:
         _check_images(images)
         if len(images) != len(labels):
@@ -74,7 +75,8 @@ class Batches:
             raise ValueError(f"Expected `batch_size` to be at least 1, but got {batch_size}.")
         self.batch_size = batch_size
         self.dataset = TensorDataset(
-            torch.from_numpy(images.copy()).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels.copy())
+            torch.from_numpy(images.copy()).to(device).permute(0, 3, 1, 2).contiguous(),
+            torch.from_numpy(labels.copy()).to(device),
         )
         self._generator = None if shuffle_seed is None else torch.Generator().manual_seed(shuffle_seed)
 
@@ -85,13 +87,28 @@ class Batches:
         images, labels = self.dataset.tensors
         count = len(images)
         order = torch.arange(count) if self._generator is None else torch.randperm(count, generator=self._generator)
+        order = order.to(images.device)
         for start in range(0, count, self.batch_size):
             chosen = order[start : start + self.batch_size]
             yield images[chosen].float().div_(255), labels[chosen]
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return where the sequence of orders stands, between two passes."""
+        return {} if self._generator is None else {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on with the sequence of orders from where `state_dict` was taken."""
+        if self._generator is not None:
+            self._generator.set_state(state["generator"])
+
 
 def batches(
-    images: NDArray[np.uint8], labels: NDArray[np.int64], batch_size: int, *, shuffle_seed: int | None = None
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    batch_size: int,
+    *,
+    shuffle_seed: int | None = None,
+    device: str | torch.device = "cpu",
 ) -> Batches:
     """Return a loader over images and labels for training, warm-up and preparation.
 
@@ -100,13 +117,14 @@ def batches(
         labels: int64 array (n,).
         batch_size: Images in a batch; the last batch may be shorter.
         shuffle_seed: Seed of the order, which is new on each pass; None keeps the order of the data.
+        device: Where the images (as bytes) and labels are kept and the batches made.
 
     Example:
         >>> loader = batches(np.zeros((5, 8, 8, 3), np.uint8), np.zeros(5, np.int64), 2)
         >>> [len(labels) for _, labels in loader]
         [2, 2, 1]
     """
-    return Batches(images, labels, batch_size, shuffle_seed=shuffle_seed)
+    return Batches(images, labels, batch_size, shuffle_seed=shuffle_seed, device=device)
 
 
 def to_tensor(images: NDArray[np.uint8]) -> Tensor:
