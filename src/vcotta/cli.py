@@ -217,6 +217,7 @@ def tune(
     severities: Annotated[str, typer.Option(help="Severities of the corruptions, separated by commas.")] = "5",
     trials: Annotated[int | None, typer.Option(help="Try only this many combinations, drawn at random.", min=1)] = None,
     limit: Annotated[int | None, typer.Option(help="Use only this many images of each corruption.")] = None,
+    table: Annotated[int | None, typer.Option(help="Severity constants: 32, 64 or 224; by default by size.")] = None,
 ) -> None:
     """Search a method's options on held-out corruptions.
 
@@ -243,9 +244,10 @@ def tune(
             **numbers,
             trials=trials,
             limit=limit,
+            table=table,
             task=task,
         )
-    about = {"method": method, "dataset": dataset, "corruptions": list(EXTRA), "severities": severities, "seeds": seeds}
+    about = {"method": method, "dataset": dataset, "corruptions": list(EXTRA), "table": table, **numbers}
     write_json(out, about | {"trials": found})
     best = found[0]
     chosen = " ".join(f"--set {key}={value}" for key, value in best["options"].items())

@@ -39,6 +39,7 @@ def tune(
     severities: Sequence[int] = (5,),
     trials: int | None = None,
     limit: int | None = None,
+    table: int | None = None,
     task: Callable[[str, str], Report],
 ) -> list[dict[str, Any]]:
     """Score combinations of options on the four extra corruptions and return them, best first.
@@ -50,6 +51,7 @@ def tune(
         severities: Severities of the extra corruptions.
         trials: Try only this many combinations, drawn at random with a fixed seed.
         limit: Use only this many images of each corruption.
+        table: Severity constants, as in `corrupt`.
         task: Starts a line of the progress display.
 
     Returns:
@@ -67,7 +69,7 @@ def tune(
     for done, options in enumerate(combinations, 1):
         scores = []
         for seed, model in zip(seeds, models, strict=True):
-            stream = digits_stream(seed, EXTRA, tuple(severities), limit=limit)
+            stream = digits_stream(seed, EXTRA, tuple(severities), limit=limit, table=table)
             mean = run_stream(digits_adapter(method, model, seed, **options), stream).summary()["mean"]
             scores.append([100 * mean["error"], mean["nll"]])
         error, nll = torch.tensor(scores, dtype=torch.float64).mean(0).tolist()
