@@ -35,8 +35,8 @@ are about as hard for digits as the fifteen (`vcotta tune --severities 3,4,5 --t
 OPTIONS: dict[str, dict[str, Any]] = {
     "source": {},
     "bn": {},
-    "tent": {},
-    "cotta": {"views": 8, "flip": False},
+    "tent": {"lr": 1e-2},
+    "cotta": {"lr": 1e-2, "beta": 0.98, "views": 8, "flip": False},
     "vcotta": {"dataset": "digits"},
 }
 """Each method's options on digits where they differ from its defaults."""

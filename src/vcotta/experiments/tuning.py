@@ -18,14 +18,14 @@ from vcotta.report.progress import Report
 __all__ = ["SPACES", "tune"]
 
 SPACES: dict[str, dict[str, list[Any]]] = {
-    "tent": {"lr": [1e-4, 3e-4, 1e-3, 3e-3]},
-    "cotta": {"lr": [1e-4, 3e-4, 1e-3], "beta": [0.99, 0.999], "restore": [0.001, 0.01]},
+    "tent": {"lr": [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]},
+    "cotta": {"lr": [1e-3, 3e-3, 1e-2, 3e-2], "beta": [0.98, 0.99, 0.999], "restore": [0.001, 0.01]},
     "vcotta": {
-        "alpha": [0.5, "entropy"],
+        "alpha": ["entropy", 0.5],
+        "loss": ["ce", "sce"],
         "inference": ["x0", "anchored"],
-        "lr": [3e-4, 1e-3],
-        "beta": [0.99, 0.996],
-        "kl_weight": [0.05, 0.5],
+        "lr": [1e-3, 3e-3, 1e-2],
+        "beta": [0.98, 0.996],
     },
 }
 """What `tune` tries where the caller names nothing: for each option its values."""
