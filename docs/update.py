@@ -30,17 +30,19 @@ def record() -> None:
     from vcotta.corruptions import frost_source
     from vcotta.evaluate import run_stream
     from vcotta.experiments.demo import run_demo
-    from vcotta.experiments.digits import digits_adapter, digits_stream, train_digits, warm_up_digits
+    from vcotta.experiments.benchmark import BENCHMARKS
+    from vcotta.experiments.setup import adapter_for, stream_for, train_network, warm_network
     from vcotta.files import write_json
     from vcotta.report.progress import display
     from vcotta.report.tables import rows
 
     torch.set_num_threads(1)
+    digits = BENCHMARKS["digits"]
     for seed in SEEDS:
         with tempfile.TemporaryDirectory() as folder, display() as task:
             runs = run_demo(Path(folder), seed, task)
-            warmed = warm_up_digits(train_digits(seed), seed)
-            beside = run_stream(digits_adapter("bn", warmed, seed), digits_stream(seed))
+            warmed = warm_network(digits, train_network(digits, seed=seed), seed=seed)
+            beside = run_stream(adapter_for(digits, "bn", warmed, seed=seed), stream_for(digits, seed=seed))
             facts = {
                 "seed": seed,
                 "versions": runs[0].manifest["versions"],

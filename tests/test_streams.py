@@ -23,7 +23,7 @@ def calls(monkeypatch):
     """Replace the corruptions by an addition that tells each call's arguments."""
     seen = []
 
-    def add(images, name, severity, *, seed, offset):
+    def add(images, name, severity, *, seed, offset, table):
         seen.append((name, severity, len(images), seed, offset))
         return images + np.uint8(severity)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from vcotta._version import __version__
 from vcotta.files import atomic_path
 
-__all__ = ["read_state", "write_state"]
+__all__ = ["read_state", "state_kind", "write_state"]
 
 
 def write_state(path: str | os.PathLike[str], kind: str, state: dict[str, Any]) -> None:
@@ -63,6 +63,16 @@ def read_state(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise ValueError(f"Expected a file of kind {kind!r} in {path}, but it cannot be read: it holds no state.")
     return state
+
+
+def state_kind(path: str | os.PathLike[str]) -> str | None:
+    """Return the kind of a file that `write_state` wrote, None for any other file."""
+    try:
+        with safe_open(Path(path), "pt") as file:
+            kind = json.loads((file.metadata() or {}).get("vcotta", "{}")).get("kind")
+    except (SafetensorError, ValueError, AttributeError):
+        return None
+    return kind if isinstance(kind, str) else None
 
 
 def _pack(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vcotta._messages import unknown_name
 from vcotta.corruptions import EXTRA, STANDARD, TABLES, corrupt, nearest_table
-from vcotta.data import ImageData, to_tensor
+from vcotta.data import CorruptedSource, ImageSource, Pixels
 
 __all__ = ["Batch", "ContinualStream", "Stream"]
 
@@ -54,9 +54,10 @@ class ContinualStream:
 
     Images are corrupted when their batch is asked for, from ``seed`` and their place in the data alone, so every
     iteration, and one that starts in the middle, gives the same pixels. The short last batch of a domain is kept.
+    Data that are stored corrupted, such as CIFAR-10-C, are taken as they are; ``seed`` and ``table`` then do nothing.
 
     Attributes:
-        data: Clean test images.
+        data: Clean test images, or a `CorruptedSource`.
         corruptions: Names in order of appearance.
         severity: 1 to 5, or several of them, visited in order as separate domains within each corruption.
         batch_size: Images in a batch.
@@ -74,7 +75,7 @@ class ContinualStream:
         Continual stream of digits-test: 2 corruptions at severity 3, 250 images each, 6 batches of up to 100, seed 0.
     """
 
-    data: ImageData
+    data: ImageSource | CorruptedSource
     corruptions: Sequence[str] = STANDARD
     severity: int | Sequence[int] = 5
     batch_size: int = 200
@@ -116,6 +117,9 @@ class ContinualStream:
 
         if self.table is not None and self.table not in TABLES:
             raise ValueError(f"Expected `table` to be one of {', '.join(map(str, TABLES))}, but got {self.table!r}.")
+        if isinstance(self.data, CorruptedSource):
+            for name, severity in self.domains:
+                self.data.corrupted(name, severity)  # what is missing is said now, not in the middle of a run
 
     @property
     def severities(self) -> tuple[int, ...]:
@@ -149,9 +153,13 @@ class ContinualStream:
         name, severity = self.domains[domain]
         first = place * self.batch_size
         last = min(first + self.batch_size, self.images_per_domain)
-        pixels = corrupt(self.data.images[first:last], name, severity, seed=self.seed, offset=first, table=self.table)
-        labels = torch.from_numpy(self.data.labels[first:last].copy())
-        return Batch(index, name, severity, to_tensor(pixels).to(self.device), labels.to(self.device))
+        if isinstance(self.data, CorruptedSource):
+            pixels = torch.from_numpy(self.data.corrupted(name, severity)[first:last].copy()).to(self.device)
+        else:
+            clean = torch.from_numpy(self.data.images[first:last].copy()).to(self.device)
+            pixels = corrupt(clean, name, severity, seed=self.seed, offset=first, table=self.table)
+        labels = torch.from_numpy(self.data.labels[first:last].copy()).to(self.device)
+        return Batch(index, name, severity, pixels.permute(0, 3, 1, 2).contiguous().float().div_(255), labels)
 
     @property
     def _batches_per_domain(self) -> int:
@@ -159,30 +167,39 @@ class ContinualStream:
 
     def describe(self) -> dict[str, Any]:
         """Return all that determines the stream, for the manifest of a run."""
+        pixels: Pixels
+        if isinstance(self.data, CorruptedSource):
+            pixels, digest = self.data.corrupted(*self.domains[0]), self.data.corrupted_sha256(self.domains)
+            made: dict[str, Any] = {"pixels": "files", "severity_table": None, "seed": None}
+        else:
+            pixels, digest = self.data.images, self.data.sha256()
+            table = self.table or nearest_table(*pixels.shape[1:3])
+            made = {"pixels": "generated", "severity_table": table, "seed": self.seed}
+        files = getattr(pixels, "preprocess", None)  # how files became images of this size
         return {
             "protocol": "continual",
             "order": list(self.corruptions),
             "severities": list(self.severities),
-            "severity_table": self.table or nearest_table(*self.data.images.shape[1:3]),
+            **made,
             "images_per_domain": self.images_per_domain,
             "batch_size": self.batch_size,
-            "seed": self.seed,
-            "preprocessing": "uint8 / 255",
+            "preprocessing": f"{files}, uint8 / 255" if files else "uint8 / 255",
             "data": {
                 "name": self.data.name,
                 "images": len(self.data),
-                "image_shape": list(self.data.images.shape[1:]),
+                "image_shape": list(pixels.shape[1:]),
                 "classes": len(self.data.class_names),
-                "sha256": self.data.sha256(),
+                "sha256": digest,
             },
         }
 
     def __str__(self) -> str:
         kinds, levels = len(self.corruptions), self.severities
         at = f"severity {levels[0]}" if len(levels) == 1 else f"severities {', '.join(map(str, levels))}"
+        made = "from files" if isinstance(self.data, CorruptedSource) else f"seed {self.seed}"
         return (
             f"Continual stream of {self.data.name}: {kinds} corruption{'s' * (kinds > 1)} at {at}, "
-            f"{self.images_per_domain} images each, {len(self)} batches of up to {self.batch_size}, seed {self.seed}."
+            f"{self.images_per_domain} images each, {len(self)} batches of up to {self.batch_size}, {made}."
         )
 
 

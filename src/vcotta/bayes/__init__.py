@@ -12,7 +12,7 @@ from vcotta.bayes.layers import (
     variational_layers,
     variational_parameters,
 )
-from vcotta.bayes.warmup import WarmUpConfig, load_warmed, save_warmed, warm_up
+from vcotta.bayes.warmup import WarmUpConfig, is_warmed_file, load_warmed, save_warmed, warm_up
 
 __all__ = [
     "VariationalConv1d",
@@ -23,6 +23,7 @@ __all__ = [
     "gaussian_kl",
     "inverse_softplus",
     "is_variational",
+    "is_warmed_file",
     "kl_divergence",
     "load_warmed",
     "mixture_kl_bound",

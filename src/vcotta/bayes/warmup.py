@@ -20,10 +20,10 @@ from vcotta.bayes.gaussian import kl_divergence
 from vcotta.bayes.layers import is_variational, sampling
 from vcotta.rng import OwnRng
 from vcotta.runtime import Runtime
-from vcotta.state_files import read_state, write_state
+from vcotta.state_files import read_state, state_kind, write_state
 from vcotta.views import random_view
 
-__all__ = ["Loader", "WarmUpConfig", "load_warmed", "save_warmed", "warm_up"]
+__all__ = ["Loader", "WarmUpConfig", "is_warmed_file", "load_warmed", "save_warmed", "warm_up"]
 
 Loader = Iterable[tuple[Tensor, Tensor]]
 """Source data: yields (images in [0, 1], labels), and can be iterated once an epoch."""
@@ -180,6 +180,11 @@ def load_warmed(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     except RuntimeError as error:
         raise ValueError(f"The warmed network in {path} is not one of this {type(model).__name__}: {error}") from error
     return net.requires_grad_(False).eval()
+
+
+def is_warmed_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a warmed network, by its header alone."""
+    return state_kind(path) == _KIND
 
 
 def _source_size(loader: Loader) -> int:

@@ -1,10 +1,11 @@
-"""Labelled images in memory, and a small re-iterable loader over them."""
+"""Labelled images, in memory or still in files, and a small re-iterable loader over them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,7 +13,73 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-__all__ = ["Batches", "ImageData", "batches", "to_tensor"]
+__all__ = ["Batches", "CorruptedSource", "ImageData", "ImageSource", "Pixels", "batches", "to_tensor"]
+
+
+class Pixels(Protocol):
+    """An array of uint8 images (n, height, width, channels), or what can be sliced like one."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of images, height, width, channels."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def __getitem__(self, index: slice, /) -> NDArray[np.uint8]:
+        """Return some of the images as an array."""
+
+
+class ImageSource(Protocol):
+    """Clean images with their labels, wherever they are: what a stream corrupts."""
+
+    @property
+    def images(self) -> Pixels:
+        """The images."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Their labels."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What each label stands for."""
+
+    @property
+    def name(self) -> str:
+        """Name of the data set and split."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def sha256(self) -> str:
+        """Return a hash that tells these images from others."""
+
+
+@runtime_checkable
+class CorruptedSource(Protocol):
+    """Images that are stored corrupted, such as CIFAR-10-C: what a stream reads as it is."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Their labels, the same for every corruption and severity."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What each label stands for."""
+
+    @property
+    def name(self) -> str:
+        """Name of the data set."""
+
+    def __len__(self) -> int:
+        """Return the number of images of one corruption at one severity."""
+
+    def corrupted(self, name: str, severity: int) -> Pixels:
+        """Return the images of one corruption at one severity."""
+
+    def corrupted_sha256(self, domains: Sequence[tuple[str, int]]) -> str:
+        """Return a hash that tells the images of these (corruption, severity) from others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,7 +87,7 @@ class ImageData:
     """Images with their labels.
 
     Attributes:
-        images: uint8 array (n, height, width, channels).
+        images: uint8 array (n, height, width, channels); one that is memory-mapped stays so.
         labels: int64 array (n,), each from 0 to ``len(class_names) - 1``.
         class_names: What each label stands for.
         name: Name of the data set and split, as written into manifests.

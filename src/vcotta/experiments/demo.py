@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from vcotta.corruptions import frost_source
 from vcotta.evaluate import Run, run_stream
-from vcotta.experiments.digits import digits_adapter, digits_stream, train_digits, warm_up_digits
+from vcotta.experiments.benchmark import BENCHMARKS
+from vcotta.experiments.setup import Task, adapter_for, stream_for, train_network, warm_network
 from vcotta.files import write_json, write_text
 from vcotta.methods import METHODS
 from vcotta.report.figures import alpha_along_stream, error_by_corruption
-from vcotta.report.progress import Report
 from vcotta.report.tables import by_corruption, comparison, rows
 
 __all__ = ["run_demo"]
@@ -19,7 +18,7 @@ __all__ = ["run_demo"]
 DEMO_METHODS = ("source", "bn", "tent", "cotta", "vcotta")
 
 
-def run_demo(out: Path, seed: int, task: Callable[[str, str], Report]) -> list[Run]:
+def run_demo(out: Path, seed: int, task: Task) -> list[Run]:
     """Train and warm up the digits network, run every method of the demo, and write results and figures.
 
     Args:
@@ -31,15 +30,16 @@ def run_demo(out: Path, seed: int, task: Callable[[str, str], Report]) -> list[R
         The runs, whose files are in ``out/runs/METHOD``; beside them ``results.json``, ``tables.md`` and the figures
         ``error.png`` and ``alpha.png``.
     """
-    model = train_digits(seed, task("Training", "loss {:.3f}"))
-    warmed = warm_up_digits(model, seed, task("Warm-up", "loss {:.3f}"))
+    digits = BENCHMARKS["digits"]
+    model = train_network(digits, seed=seed, task=task)
+    warmed = warm_network(digits, model, seed=seed, task=task)
     runs = []
     for method in DEMO_METHODS:
-        adapter = digits_adapter(method, warmed if METHODS[method].needs_variational else model, seed)
+        adapter = adapter_for(digits, method, warmed if METHODS[method].needs_variational else model, seed=seed)
         runs.append(
             run_stream(
                 adapter,
-                digits_stream(seed),
+                stream_for(digits, seed=seed),
                 out / "runs" / method,
                 progress=task(method, "error {:.1%}"),
                 manifest={"dataset": "digits", "frost": frost_source()},

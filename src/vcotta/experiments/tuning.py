@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from vcotta.corruptions import EXTRA
 from vcotta.evaluate import run_stream
-from vcotta.experiments.digits import digits_adapter, digits_stream, train_digits, warm_up_digits
-from vcotta.methods import METHODS
-from vcotta.report.progress import Report
+from vcotta.experiments.benchmark import Benchmark
+from vcotta.experiments.setup import Task, adapter_for, start_network, stream_for
+from vcotta.runtime import Runtime
 
 __all__ = ["SPACES", "tune"]
 
@@ -32,6 +33,7 @@ SPACES: dict[str, dict[str, list[Any]]] = {
 
 
 def tune(
+    benchmark: Benchmark,
     method: str,
     space: Mapping[str, Sequence[Any]],
     *,
@@ -40,11 +42,15 @@ def tune(
     trials: int | None = None,
     limit: int | None = None,
     table: int | None = None,
-    task: Callable[[str, str], Report],
+    network: str | None = None,
+    weights: Path | None = None,
+    runtime: Runtime | None = None,
+    task: Task,
 ) -> list[dict[str, Any]]:
     """Score combinations of options on the four extra corruptions and return them, best first.
 
     Args:
+        benchmark: Data set and network.
         method: One of `list_methods`.
         space: For each option the values to try; all combinations are.
         seeds: Networks and streams to average over.
@@ -52,6 +58,9 @@ def tune(
         trials: Try only this many combinations, drawn at random with a fixed seed.
         limit: Use only this many images of each corruption.
         table: Severity constants, as in `corrupt`.
+        network: Name of the network; None for the benchmark's own.
+        weights: Its weights, or a warmed network.
+        runtime: Device and precision.
         task: Starts a line of the progress display.
 
     Returns:
@@ -61,16 +70,25 @@ def tune(
     combinations = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
     if trials is not None and trials < len(combinations):
         combinations = random.Random(0).sample(combinations, trials)
-    models = []
-    for seed in seeds:
-        model = train_digits(seed, task(f"Training {seed}", "loss {:.3f}"))
-        models.append(warm_up_digits(model, seed) if METHODS[method].needs_variational else model)
+    device = runtime.device if runtime else None
+    models = [
+        start_network(benchmark, method, network, weights, seed=seed, runtime=runtime, task=task) for seed in seeds
+    ]
     report, found = task(f"Tuning {method}", "best {:.1%}"), []
     for done, options in enumerate(combinations, 1):
         scores = []
         for seed, model in zip(seeds, models, strict=True):
-            stream = digits_stream(seed, EXTRA, tuple(severities), limit=limit, table=table)
-            mean = run_stream(digits_adapter(method, model, seed, **options), stream).summary()["mean"]
+            stream = stream_for(
+                benchmark,
+                seed=seed,
+                corruptions=EXTRA,
+                severity=tuple(severities),
+                limit=limit,
+                table=table,
+                device=device,
+            )
+            adapter = adapter_for(benchmark, method, model, seed=seed, runtime=runtime, **options)
+            mean = run_stream(adapter, stream).summary()["mean"]
             scores.append([100 * mean["error"], mean["nll"]])
         error, nll = torch.tensor(scores, dtype=torch.float64).mean(0).tolist()
         found.append({"options": options, "error": error, "nll": nll})

@@ -1,5 +1,24 @@
 """The networks that are adapted; normalisation is part of each, so all of them take images in [0, 1]."""
 
+from vcotta.models.checkpoints import LoadedWeights, load_weights, save_weights
+from vcotta.models.normalised import Normalised, NormalisedNetwork
+from vcotta.models.resnet import ResNet
+from vcotta.models.resnet_cifar import CifarResNet
+from vcotta.models.resnext import ResNeXt
 from vcotta.models.wide_resnet import WideResNet
+from vcotta.models.zoo import build_network, expected_error, list_networks
 
-__all__ = ["WideResNet"]
+__all__ = [
+    "CifarResNet",
+    "LoadedWeights",
+    "Normalised",
+    "NormalisedNetwork",
+    "ResNeXt",
+    "ResNet",
+    "WideResNet",
+    "build_network",
+    "expected_error",
+    "list_networks",
+    "load_weights",
+    "save_weights",
+]

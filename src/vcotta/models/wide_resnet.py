@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from vcotta.models.normalised import NormalisedNetwork
 
 __all__ = ["WideResNet"]
 
@@ -42,7 +43,7 @@ class _Stage(nn.Module):
         return out
 
 
-class WideResNet(nn.Module):
+class WideResNet(NormalisedNetwork):
     """WRN-``depth``-``width`` of Zagoruyko and Komodakis (2016), for images of any size.
 
     Three stages of ``n = (depth - 4) / 6`` pre-activation blocks with ``base * width`` times 1, 2 and 4 channels, then
@@ -60,13 +61,11 @@ class WideResNet(nn.Module):
         base: Channels of the first convolution.
 
     Example:
+        >>> import torch
         >>> net = WideResNet(depth=10, width=1, classes=10)
         >>> net(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])
     """
-
-    _mean: Tensor
-    _std: Tensor
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class WideResNet(nn.Module):
                 raise ValueError(f"Expected `{name}` to be at least 1, but got {value}.")
         self.depth, self.width, self.classes, self.channels = depth, width, classes, channels
         self.stem_stride, self.base = stem_stride, base
-        self._set_normalisation(mean, std)
+        self.set_normalisation(mean, std)
 
         blocks = (depth - 4) // 6
         one, two, three = (base * width * factor for factor in (1, 2, 4))
@@ -108,27 +107,9 @@ class WideResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         nn.init.zeros_(self.fc.bias)
 
-    def _set_normalisation(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
-        if (mean is None) != (std is None):
-            raise ValueError("Expected `mean` and `std` to be given together, but got only one. Give both or neither.")
-        self.mean = None if mean is None else tuple(map(float, mean))
-        self.std = None if std is None else tuple(map(float, std))
-        if self.mean is None or self.std is None:
-            return
-        for name, values in {"mean": self.mean, "std": self.std}.items():
-            if len(values) != self.channels:
-                raise ValueError(f"Expected `{name}` to hold {self.channels} values, one a channel, but got {values}.")
-        if min(self.std) <= 0:
-            raise ValueError(f"Expected `std` to be positive, but got {self.std}.")
-        # Not persistent: published checkpoints have no such keys, and loading them stays strict.
-        self.register_buffer("_mean", torch.tensor(self.mean).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("_std", torch.tensor(self.std).view(1, -1, 1, 1), persistent=False)
-
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits (n, classes) of images (n, channels, height, width) in [0, 1]."""
-        if self.mean is not None:
-            x = (x - self._mean) / self._std
-        x = self.block3(self.block2(self.block1(self.conv1(x))))
+        x = self.block3(self.block2(self.block1(self.conv1(self.normalise(x)))))
         x = F.adaptive_avg_pool2d(F.relu(self.bn1(x)), 1).flatten(1)
         logits: Tensor = self.fc(x)
         return logits

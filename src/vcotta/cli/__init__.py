@@ -1,0 +1,80 @@
+"""The command line: each command is a few lines that call the library."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import Annotated, Any
+
+import typer
+
+from vcotta._version import __version__
+from vcotta.cli.data import corrupt, data_fetch, data_list, data_prepare
+from vcotta.cli.networks import check, train, warmup
+from vcotta.cli.runs import run, tune
+from vcotta.cli.tour import demo, info, methods
+
+__all__ = ["app", "main"]
+
+_UsageError: Any = typer.BadParameter.__base__
+
+app = typer.Typer(
+    name="vcotta",
+    help="Continual test-time adaptation: a classifier that adjusts itself to fog, noise or another camera.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="See which data is there, and fetch more.", no_args_is_help=True)
+
+
+for command in (demo, methods, train, check, warmup, run, tune, corrupt, info):
+    app.command()(command)
+data_app.command("list")(data_list)
+data_app.command("prepare")(data_prepare)
+data_app.command("fetch")(data_fetch)
+app.add_typer(data_app, name="data")
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on standard error and exit code 2."""
+    warnings.showwarning = _note
+    try:
+        code = app(prog_name="vcotta", standalone_mode=False)
+    except _UsageError as error:
+        _fail(error.format_message())
+    except (KeyboardInterrupt, typer.Abort):
+        print("Interrupted.", file=sys.stderr)
+        sys.exit(130)
+    except (ValueError, TypeError, OSError, RuntimeError, ArithmeticError) as error:
+        if os.environ.get("VCOTTA_DEBUG"):
+            raise
+        _fail(str(error))
+    sys.exit(code)
+
+
+def _note(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning is a note to the user, without the source line that raised it."""
+    print(f"Note: {message}", file=sys.stderr)
+
+
+def _fail(message: str) -> None:
+    print(f"Error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"vcotta {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,114 @@
+"""Commands about images: corrupt, and data list, prepare and fetch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vcotta.cli.options import Device, Seed, runtime_for, show
+
+__all__ = ["corrupt", "data_fetch", "data_list", "data_prepare"]
+
+
+def corrupt(
+    source: Annotated[
+        str, typer.Argument(help="An image, a folder of images, an .npy file (uint8, N x H x W x 3), or a data set.")
+    ],
+    out: Annotated[Path, typer.Option(help="Image, folder or .npy file to write, like the input.")],
+    name: Annotated[str | None, typer.Option(help="Corruption, such as fog; a data set gets all fifteen.")] = None,
+    severity: Annotated[int, typer.Option(help="1 (mild) to 5 (severe).")] = 5,
+    seed: Seed = 0,
+    device: Device = None,
+) -> None:
+    """Corrupt images as CIFAR-10-C and ImageNet-C do.
+
+    A data set (`vcotta corrupt cifar10 --out DIR`) is written in the official layout, one array a corruption.
+    """
+    from vcotta.corruptions import STANDARD
+    from vcotta.data.corrupted_writer import write_corrupted
+    from vcotta.data.folders import corrupt_files
+    from vcotta.experiments.benchmark import BENCHMARKS
+    from vcotta.report.progress import display
+
+    if source in BENCHMARKS:
+        names = STANDARD if name is None else (name,)
+        with display() as task:
+            report = task(source, "{:.0f} images")
+            write_corrupted(
+                BENCHMARKS[source].load(),
+                out,
+                (severity,),
+                seed,
+                corruptions=names,
+                device=runtime_for(device, None).device,
+                progress=lambda done, total: report(done, total, done),
+            )
+        typer.echo(f"Wrote {len(names)} corruption{'s' * (len(names) != 1)} of {source} to {out}")
+        return
+    if name is None:
+        raise ValueError("Expected `--name` of a corruption for images, but got none. Try --name fog.")
+    count = corrupt_files(Path(source), out, name, severity, seed)
+    typer.echo(f"Wrote {count} image{'s' * (count != 1)} to {out}")
+
+
+def data_list(
+    quick: Annotated[bool, typer.Option("--quick", help="Do not read every byte to check its hash.")] = False,
+) -> None:
+    """Say which data is there, where, and whether its hash is right."""
+    from rich.table import Table
+
+    from vcotta.corruptions import frost_source
+    from vcotta.data.prepared import available
+
+    table = Table()
+    for heading in ("Data", "Images", "Hash", "Official", "Where"):
+        table.add_column(heading, overflow="fold")
+    table.add_row("digits", "1000 train, 797 test", "-", "-", "comes with scikit-learn")
+    for row in available(check=not quick):
+        images = ", ".join(f"{count} {split}" for split, count in row.images.items())
+        official = {True: "yes", False: "no", None: "unknown"}[row.official]
+        table.add_row(row.name, images, row.state, f"{official} {row.note}".strip(), str(row.where))
+    table.add_row("frost", frost_source(), "-", "-", "see `vcotta data fetch frost`")
+    show(table)
+
+
+def data_prepare(
+    name: Annotated[str, typer.Argument(help="cifar10, cifar100 or imagenet.")],
+    root: Annotated[Path | None, typer.Option(help="Folder with the official archives or folders.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch CIFAR if it is not there.")] = False,
+    verify: Annotated[bool, typer.Option(help="Refuse files whose hash is not the official one.")] = True,
+    subset: Annotated[int | None, typer.Option(help="ImageNet: use so many images, evenly over classes.")] = None,
+) -> None:
+    """Prepare a data set from its official files.
+
+    CIFAR becomes memory-mapped arrays in the cache folder; ImageNet's images stay where they are and are listed.
+    """
+    from vcotta.data.prepare import prepare
+    from vcotta.report.progress import display
+
+    with display() as task:
+        report = task(f"Fetching {name}", "{:.0f} bytes")
+        folder = prepare(
+            name,
+            root,
+            download=download,
+            verify=verify,
+            subset=subset,
+            progress=lambda done, total: report(done, total or 0, done),
+        )
+    typer.echo(f"{name} is ready in {folder}")
+
+
+def data_fetch(name: Annotated[str, typer.Argument(help="What to fetch: frost.")]) -> None:
+    """Fetch the frost photographs, checked by hash.
+
+    They are the Apache-2.0 textures of the original benchmark; without them a procedural texture is used.
+    """
+    from vcotta._messages import unknown_name
+    from vcotta.data.frost import fetch_frost
+
+    if name != "frost":
+        raise unknown_name("name", name, ("frost",))
+    typer.echo(f"The frost textures are in {fetch_frost()}")

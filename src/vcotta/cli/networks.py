@@ -1,0 +1,118 @@
+"""Commands that make or check a network: train, check, warmup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vcotta.cli.options import Dataset, Device, Model, Precision, Seed, runtime_for, set_threads
+
+__all__ = ["check", "train", "warmup"]
+
+
+def train(
+    out: Annotated[Path, typer.Option(help="File for the trained network (safetensors).")],
+    dataset: Dataset = "digits",
+    model: Model = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default the data set's own.")] = None,
+    augmix: Annotated[bool | None, typer.Option(help="Train on AugMix images; by default the data set's own.")] = None,
+    seed: Seed = 0,
+    device: Device = None,
+    precision: Precision = None,
+) -> None:
+    """Train a source network.
+
+    The state after each epoch is kept beside the file: the same command goes on after an interruption.
+    """
+    from dataclasses import replace
+
+    from vcotta.check import check_network
+    from vcotta.data import ImageData
+    from vcotta.experiments.benchmark import find_benchmark
+    from vcotta.experiments.setup import train_network
+    from vcotta.models import save_weights
+    from vcotta.report.progress import display
+
+    benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
+    if out.exists():
+        raise FileExistsError(f"Expected {out} not to exist yet, but it does. Move it away or choose another file.")
+    config = benchmark.training
+    if config is not None:
+        config = replace(
+            config,
+            epochs=config.epochs if epochs is None else epochs,
+            augmix=config.augmix if augmix is None else augmix,
+        )
+    checkpoint = out.with_name(out.name + ".training")
+    with display() as task:
+        trained = train_network(
+            benchmark, model, seed=seed, config=config, runtime=runtime, checkpoint=checkpoint, task=task
+        )
+    test = benchmark.load()
+    error = check_network(trained, test, limit=None).error if isinstance(test, ImageData) else None
+    name = model or benchmark.network
+    save_weights(trained, out, network=name, dataset=dataset, classes=len(test.class_names), seed=seed, error=error)
+    checkpoint.unlink(missing_ok=True)
+    typer.echo(f"Wrote {name} to {out}" + ("" if error is None else f"; its error on clean test images is {error:.2%}"))
+
+
+def check(
+    weights: Annotated[Path, typer.Option(help="Weights of the network.")],
+    dataset: Dataset = "cifar10",
+    model: Model = None,
+    expected: Annotated[float | None, typer.Option(help="The error it should have, in per cent, if known.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Look at this many images; 0 for all.")] = 1000,
+    device: Device = None,
+) -> None:
+    """Check a network on clean images before anything else.
+
+    Catches the usual slips: a normalisation too many or too few, BGR images, labels in another order.
+    """
+    from vcotta.check import check_network
+    from vcotta.experiments.benchmark import find_benchmark
+    from vcotta.models import expected_error
+
+    benchmark = find_benchmark(dataset)
+    name = model or benchmark.network
+    wanted = expected_error(name, dataset) if expected is None else expected / 100
+    report = check_network(
+        benchmark.build(model, weights),
+        benchmark.load(),
+        limit=limit or None,
+        expected=wanted,
+        device=runtime_for(device, None).device,
+    )
+    typer.echo(str(report))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def warmup(
+    out: Annotated[Path, typer.Option(help="File for the warmed network (safetensors).")],
+    dataset: Dataset = "digits",
+    model: Model = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights of the network; digits trains its own.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default the data set's own.")] = None,
+    seed: Seed = 0,
+    device: Device = None,
+    precision: Precision = None,
+) -> None:
+    """Make a source network variational (Algorithm 1).
+
+    The result is for `vcotta run --weights`.
+    """
+    from dataclasses import replace
+
+    from vcotta.experiments.benchmark import find_benchmark
+    from vcotta.experiments.setup import source_network, warm_network
+    from vcotta.report.progress import display
+
+    benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
+    config = benchmark.warm_up if epochs is None else replace(benchmark.warm_up, epochs=epochs)
+    set_threads(dataset)
+    with display() as task:
+        plain = source_network(benchmark, model, weights, seed=seed, runtime=runtime, task=task)
+        warm_network(benchmark, plain, seed=seed, config=config, runtime=runtime, path=out, task=task)
+    typer.echo(f"Wrote the warmed network to {out}")

@@ -1,0 +1,77 @@
+"""Commands for a first look: demo, methods, info."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vcotta._version import __version__
+from vcotta.cli.options import Seed, set_threads, show
+
+__all__ = ["demo", "info", "methods"]
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for results and figures.")] = Path("demo"),
+    seed: Seed = 0,
+    json: Annotated[Path | None, typer.Option(help="Write the table as JSON to this file too.")] = None,
+) -> None:
+    """Watch five methods adapt to fifteen corruptions.
+
+    Trains a small network on digits (about 10 s), warms it up, runs every method, prints one table and draws figures.
+    """
+    from vcotta.experiments.demo import run_demo
+    from vcotta.files import write_json
+    from vcotta.report.progress import display
+    from vcotta.report.tables import comparison, rows
+
+    set_threads("digits")
+    with display() as task:
+        runs = run_demo(out, seed, task)
+    if json is not None:
+        write_json(json, rows(runs))
+    show(comparison(runs).rich())
+    typer.echo(f"Fifteen corruptions of 797 digits at severity 5, one after another. Results and figures: {out}")
+
+
+def methods() -> None:
+    """List the methods with their options."""
+    from dataclasses import fields
+
+    from rich.table import Table
+
+    from vcotta.methods import METHODS
+
+    table = Table()
+    for heading in ("Method", "What it does", "Options"):
+        table.add_column(heading, overflow="fold")
+    for name, method in METHODS.items():
+        options = ", ".join(f"{field.name}={field.default}" for field in fields(method.Config))
+        table.add_row(name, method.summary, options or "none")
+    show(table)
+
+
+def info() -> None:
+    """Print versions, device and cache folder."""
+    import platform
+
+    import numpy
+    import torch
+
+    from vcotta.corruptions import frost_source
+    from vcotta.files import cache_dir
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU only"
+    rows = {
+        "vcotta": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+        "device": device,
+        "cache folder": str(cache_dir()),
+        "frost textures": frost_source(),
+    }
+    for key, value in rows.items():
+        typer.echo(f"{key:<15} {value}")

@@ -1,0 +1,163 @@
+"""From a benchmark's name to what a run needs: its network, its adapter, its stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from vcotta.bayes import WarmUpConfig, is_warmed_file, load_warmed, warm_up
+from vcotta.corruptions import STANDARD
+from vcotta.data import CorruptedSource, ImageSource
+from vcotta.data.corrupted import open_corrupted
+from vcotta.experiments.benchmark import Benchmark
+from vcotta.methods import METHODS, Adapter, build_adapter
+from vcotta.report.progress import Report
+from vcotta.runtime import Runtime
+from vcotta.streams import ContinualStream
+from vcotta.training import TrainConfig, train
+
+__all__ = ["Task", "adapter_for", "source_network", "start_network", "stream_for", "train_network", "warm_network"]
+
+Task = Callable[[str, str], Report]
+"""Starts a line of the progress display, see `vcotta.report.progress.display`."""
+
+
+def train_network(
+    benchmark: Benchmark,
+    network: str | None = None,
+    *,
+    seed: int = 0,
+    config: TrainConfig | None = None,
+    runtime: Runtime | None = None,
+    checkpoint: Path | None = None,
+    task: Task | None = None,
+) -> nn.Module:
+    """Train a source network on the benchmark's training images.
+
+    Args:
+        benchmark: The benchmark.
+        network: Name of the network; None for the benchmark's own.
+        seed: Seed of initial weights, batch order and augmentation.
+        config: Settings; None for the benchmark's own. Its seed is replaced by ``seed``.
+        runtime: Device and precision.
+        checkpoint: Where to keep the state after each epoch, to go on after an interruption.
+        task: Starts a line of the progress display.
+    """
+    config = config or benchmark.training
+    if config is None:
+        raise ValueError(f"Expected a data set to train on, but {benchmark.name} has no training images here.")
+    runtime = runtime or Runtime()
+    report = task("Training", "loss {:.3f}") if task else None
+    loader = benchmark.source(seed, runtime.device)
+    model = benchmark.build(network, seed=seed)
+    return train(model, loader, replace(config, seed=seed), runtime=runtime, progress=report, checkpoint=checkpoint)
+
+
+def source_network(
+    benchmark: Benchmark,
+    network: str | None = None,
+    weights: Path | None = None,
+    *,
+    seed: int = 0,
+    runtime: Runtime | None = None,
+    task: Task | None = None,
+) -> nn.Module:
+    """Return the plain source network: from its weights, or trained on the spot where the benchmark is that small."""
+    if weights is not None:
+        return benchmark.build(network, weights, seed=seed)
+    if not benchmark.trains_itself:
+        raise ValueError(
+            f"Expected `weights` of a trained network for {benchmark.name}, but got none. Train one with "
+            f"`vcotta train --dataset {benchmark.name} --out FILE`, or give the file of a published one."
+        )
+    return train_network(benchmark, network, seed=seed, runtime=runtime, task=task)
+
+
+def warm_network(
+    benchmark: Benchmark,
+    model: nn.Module,
+    *,
+    seed: int = 0,
+    config: WarmUpConfig | None = None,
+    runtime: Runtime | None = None,
+    path: Path | None = None,
+    task: Task | None = None,
+) -> nn.Module:
+    """Warm a source network up on the benchmark's training images."""
+    runtime = runtime or Runtime()
+    report = task("Warm-up", "loss {:.3f}") if task else False
+    config = replace(config or benchmark.warm_up, seed=seed)
+    loader = benchmark.source(seed, runtime.device)
+    return warm_up(model, loader, config, path=path, runtime=runtime, progress=report)
+
+
+def start_network(
+    benchmark: Benchmark,
+    method: str,
+    network: str | None = None,
+    weights: Path | None = None,
+    *,
+    seed: int = 0,
+    runtime: Runtime | None = None,
+    task: Task | None = None,
+) -> nn.Module:
+    """Return the network a method starts from: the source network, warmed up if the method needs that.
+
+    A file written by `vcotta warmup` is taken as it is, by every method.
+    """
+    if weights is not None and is_warmed_file(weights):
+        return load_warmed(benchmark.build(network, seed=seed), weights)
+    model = source_network(benchmark, network, weights, seed=seed, runtime=runtime, task=task)
+    if not METHODS[method].needs_variational:
+        return model
+    return warm_network(benchmark, model, seed=seed, runtime=runtime, task=task)
+
+
+def adapter_for(
+    benchmark: Benchmark,
+    method: str,
+    model: nn.Module,
+    *,
+    seed: int = 0,
+    runtime: Runtime | None = None,
+    **options: Any,
+) -> Adapter:
+    """Build a method with the benchmark's settings and, on top of them, ``options``."""
+    settings = {**benchmark.options.get(method, {}), **options}
+    source = benchmark.source(seed) if benchmark.trains_itself else None
+    return build_adapter(method, model, source=source, seed=seed, runtime=runtime or Runtime(), **settings)
+
+
+def stream_for(
+    benchmark: Benchmark,
+    *,
+    seed: int = 0,
+    corruptions: Sequence[str] = STANDARD,
+    severity: int | Sequence[int] = 5,
+    batch_size: int | None = None,
+    limit: int | None = None,
+    table: int | None = None,
+    corrupted: Path | None = None,
+    device: str | None = None,
+) -> ContinualStream:
+    """Return the benchmark's continual stream, corrupted on the fly or read from the official files.
+
+    Args:
+        benchmark: The benchmark.
+        seed: Seed of the corruptions.
+        corruptions: Names in order.
+        severity: 1 to 5, or several.
+        batch_size: Images in a batch; None for the benchmark's own.
+        limit: Use only so many images of each corruption.
+        table: Severity constants, as in `corrupt`.
+        corrupted: Folder of the official corrupted files, CIFAR-10-C for example.
+        device: Where to corrupt and put the batches.
+    """
+    data: ImageSource | CorruptedSource
+    data = benchmark.load() if corrupted is None else open_corrupted(benchmark.name, corrupted)
+    size = benchmark.batch_size if batch_size is None else batch_size
+    return ContinualStream(data, corruptions, severity, size, limit, seed, device, table)

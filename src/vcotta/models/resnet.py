@@ -1,0 +1,126 @@
+"""ResNet-18 and ResNet-50 for ImageNet, in torchvision's layout, so that its checkpoints load strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vcotta.models.normalised import IMAGENET, NormalisedNetwork
+
+__all__ = ["ResNet"]
+
+
+class _Basic(nn.Module):
+    """Two 3x3 convolutions."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, planes: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, planes, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.downsample = _shortcut(inputs, planes, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+class _Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions; the 3x3 one has the stride, as in torchvision and unlike the paper."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, planes: int, stride: int) -> None:
+        super().__init__()
+        outputs = planes * self.expansion
+        self.conv1 = nn.Conv2d(inputs, planes, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv3 = nn.Conv2d(planes, outputs, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.downsample = _shortcut(inputs, outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)))
+        out = self.bn3(self.conv3(F.relu(self.bn2(self.conv2(out)))))
+        return F.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+_SHAPES: dict[int, tuple[type[_Basic] | type[_Bottleneck], tuple[int, int, int, int]]] = {
+    18: (_Basic, (2, 2, 2, 2)),
+    50: (_Bottleneck, (3, 4, 6, 3)),
+}
+
+
+class ResNet(NormalisedNetwork):
+    """ResNet-``depth`` of He et al. (2016) for ImageNet, trained at 224 pixels and applicable to any size.
+
+    A 7x7 convolution and a maximum, both halving the image, four stages of blocks with 64, 128, 256 and 512 planes,
+    global average pooling and a linear layer. Parameter names are torchvision's (``layer1.0.conv1.weight``, ...,
+    ``fc.weight``). The constructor's arguments are kept as attributes of the same names.
+
+    Args:
+        depth: 18 or 50.
+        classes: Number of outputs.
+        channels: Number of image channels.
+        mean: Mean of each channel, subtracted inside the network; None (with ``std``) for raw [0, 1] input.
+        std: Standard deviation of each channel, divided by inside the network.
+
+    Example:
+        >>> import torch
+        >>> ResNet(depth=18)(torch.zeros(2, 3, 64, 64)).shape
+        torch.Size([2, 1000])
+    """
+
+    def __init__(
+        self,
+        depth: int = 50,
+        classes: int = 1000,
+        channels: int = 3,
+        mean: Sequence[float] | None = IMAGENET[0],
+        std: Sequence[float] | None = IMAGENET[1],
+    ) -> None:
+        super().__init__()
+        if depth not in _SHAPES:
+            raise ValueError(f"Expected `depth` to be 18 or 50, but got {depth}. Try torchvision:resnet{depth}.")
+        for name, value in {"classes": classes, "channels": channels}.items():
+            if value < 1:
+                raise ValueError(f"Expected `{name}` to be at least 1, but got {value}.")
+        self.depth, self.classes, self.channels = depth, classes, channels
+        self.set_normalisation(mean, std)
+
+        block, (one, two, three, four) = _SHAPES[depth]
+        self.conv1 = nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.layer1 = _stage(block, one, 64, 64, 1)
+        self.layer2 = _stage(block, two, 64 * block.expansion, 128, 2)
+        self.layer3 = _stage(block, three, 128 * block.expansion, 256, 2)
+        self.layer4 = _stage(block, four, 256 * block.expansion, 512, 2)
+        self.fc = nn.Linear(512 * block.expansion, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits (n, classes) of images (n, channels, height, width) in [0, 1]."""
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(self.normalise(x)))), 3, 2, padding=1)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        logits: Tensor = self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
+        return logits
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+def _stage(block: type[_Basic] | type[_Bottleneck], count: int, inputs: int, planes: int, stride: int) -> nn.Sequential:
+    first = block(inputs, planes, stride)
+    return nn.Sequential(first, *(block(planes * block.expansion, planes, 1) for _ in range(count - 1)))

@@ -1,0 +1,163 @@
+"""The networks by name: ours, torchvision's, timm's and anybody's."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vcotta._messages import unknown_name
+from vcotta.models.checkpoints import load_weights
+from vcotta.models.elsewhere import PRETRAINED, from_factory, from_timm, from_torchvision
+from vcotta.models.resnet import ResNet
+from vcotta.models.resnet_cifar import CifarResNet
+from vcotta.models.resnext import ResNeXt
+from vcotta.models.wide_resnet import WideResNet
+
+__all__ = ["build_network", "expected_error", "list_networks"]
+
+_NAMES = (
+    "wrn-28-10",
+    "wrn-40-2",
+    "wrn-16-4",
+    "wrn-10-1",
+    "resnext-29-4x32d",
+    "resnet-20",
+    "resnet-32",
+    "resnet-44",
+    "resnet-56",
+    "resnet-18",
+    "resnet-50",
+)
+_DOORS = ("torchvision:NAME", "timm:NAME", "package.module:factory", "path/to/file.py:factory")
+
+_ERRORS = {
+    ("wrn-28-10", "cifar10"): 0.0522,  # RobustBench Standard
+    ("wrn-40-2", "cifar10"): 0.0492,  # RobustBench Hendrycks2020AugMix_WRN
+    ("resnext-29-4x32d", "cifar10"): 0.0417,  # RobustBench Hendrycks2020AugMix_ResNeXt
+    ("resnext-29-4x32d", "cifar100"): 0.2110,  # RobustBench Hendrycks2020AugMix_ResNeXt
+    ("resnet-20", "cifar10"): 0.0827,  # akamaster, measured
+    ("resnet-32", "cifar10"): 0.0737,
+    ("resnet-44", "cifar10"): 0.0690,
+    ("resnet-56", "cifar10"): 0.0661,
+    ("resnet-18", "imagenet"): 0.3024,  # torchvision IMAGENET1K_V1
+    ("resnet-50", "imagenet"): 0.2387,  # torchvision IMAGENET1K_V1
+    ("torchvision:resnet18", "imagenet"): 0.3024,
+    ("torchvision:resnet50", "imagenet"): 0.2387,
+}
+
+
+def list_networks() -> list[str]:
+    """Return the names `build_network` knows; any other depth and width of ``wrn-`` will do too.
+
+    Example:
+        >>> list_networks()[:2]
+        ['wrn-28-10', 'wrn-40-2']
+    """
+    return list(_NAMES)
+
+
+def build_network(
+    name: str,
+    classes: int | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    *,
+    seed: int = 0,
+    **options: Any,
+) -> nn.Module:
+    """Make a network that takes images in [0, 1], by name.
+
+    Args:
+        name: One of `list_networks`, any ``wrn-DEPTH-WIDTH``, ``torchvision:NAME`` or ``timm:NAME`` where those are
+            installed, or ``package.module:factory`` or ``path/to/file.py:factory`` for any network of yours.
+        classes: Number of outputs; None for the network's usual number. A factory gets it if it has an argument
+            ``classes`` or ``num_classes``.
+        weights: A checkpoint for `load_weights`; None for fresh weights. For torchvision and timm also
+            ``"pretrained"``, and torchvision's own names such as ``"IMAGENET1K_V1"``.
+        seed: Seed of fresh weights; the global random state is left as it was found.
+        options: Further arguments of the network, such as ``mean`` and ``std`` or ``stem_stride``.
+
+    Returns:
+        The network, in eval mode.
+
+    Raises:
+        ValueError: If the name is unknown, or the weights are of another network.
+
+    Example:
+        >>> net = build_network("wrn-10-1", classes=7)
+        >>> net(torch.zeros(1, 3, 32, 32)).shape
+        torch.Size([1, 7])
+    """
+    name = name.strip()
+    published = _published(name, weights)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed every GPU
+        if name.startswith("torchvision:"):
+            model = from_torchvision(name.removeprefix("torchvision:"), classes, published, **options)
+        elif name.startswith("timm:"):
+            model = from_timm(name.removeprefix("timm:"), classes, published, **options)
+        elif ":" in name:
+            model = from_factory(name, classes, **options)
+        else:
+            model = _ours(name, classes, options)
+    if weights is not None and published is None:
+        load_weights(model, weights)
+    return model.eval()
+
+
+def expected_error(name: str, dataset: str) -> float | None:
+    """Return the error on clean test images that a network with its published weights has, None where unknown.
+
+    Args:
+        name: Name of the network, as for `build_network`.
+        dataset: ``cifar10``, ``cifar100`` or ``imagenet``; the name of a split such as ``cifar10-test`` will do too.
+
+    Example:
+        >>> expected_error("resnet-20", "cifar10")
+        0.0827
+    """
+    return _ERRORS.get((name.strip().lower(), dataset.strip().lower().partition("-")[0]))
+
+
+def _ours(name: str, classes: int | None, options: dict[str, Any]) -> nn.Module:
+    kind: type[nn.Module]
+    arguments: dict[str, Any]
+    small = name.lower().replace("_", "-")
+    if found := re.fullmatch(r"wrn-(\d+)-(\d+)", small):
+        kind, arguments = WideResNet, {"depth": int(found[1]), "width": int(found[2])}
+    elif found := re.fullmatch(r"resnext-(\d+)-(\d+)x(\d+)d", small):
+        kind = ResNeXt
+        arguments = {"depth": int(found[1]), "cardinality": int(found[2]), "base_width": int(found[3])}
+    elif found := re.fullmatch(r"resnet-(20|32|44|56)", small):
+        kind, arguments = CifarResNet, {"depth": int(found[1])}
+    elif found := re.fullmatch(r"resnet-(18|50)", small):
+        kind, arguments = ResNet, {"depth": int(found[1])}
+    else:
+        raise unknown_name("network", name, [n for n in _NAMES if n.startswith(small)] or (*_NAMES, *_DOORS))
+    known = [key for key in inspect.signature(kind).parameters if key not in arguments]
+    if unknown := [key for key in options if key not in known]:
+        raise unknown_name(f"option of {name}", unknown[0], known)
+    if classes is not None:
+        arguments["classes"] = classes
+    return kind(**arguments, **options)
+
+
+def _published(name: str, weights: str | os.PathLike[str] | None) -> str | None:
+    """The published weights that ``weights`` names, if it is not a file."""
+    if weights is None or Path(weights).exists():
+        return None
+    text = str(weights)
+    if text == PRETRAINED and name.startswith(("torchvision:", "timm:")):
+        return text
+    if name.startswith("torchvision:") and re.fullmatch(r"[A-Z][A-Z0-9_]+", text):
+        return text
+    if text == PRETRAINED:
+        raise ValueError(
+            f"Expected `weights` to be a file for {name}, but got {text!r}, which only torchvision: and timm: have."
+        )
+    return None
