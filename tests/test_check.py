@@ -90,8 +90,8 @@ BROKEN = {
 def test_broken_input_is_told(case, expected, digits):
     spoil, without = BROKEN[case]
     net, data = digits
-    right = check_network(net, data).error
-    report = check_network(spoil(copy.deepcopy(net)), data, expected=expected)
+    right = check_network(net, data, limit=400).error
+    report = check_network(spoil(copy.deepcopy(net)), data, limit=400, expected=expected)
     assert not report.ok
     assert report.explanation.without.startswith(without)
     assert report.explanation.error == pytest.approx(right, abs=0.03)
@@ -168,6 +168,27 @@ def test_limit_takes_images_from_all_over_the_data():
     numbers = sorted(range(100), key=str)
     report = check_network(Brightness(), relabelled(data, np.array(numbers)), limit=150)
     assert report.explanation.without.startswith("With the labels sorted as text")
+
+
+def test_images_that_can_only_be_sliced_will_do(digits):
+    class Files:
+        """Images that are read from somewhere when they are needed."""
+
+        def __init__(self, images) -> None:
+            self.images, self.shape = images, images.shape
+
+        def __len__(self) -> int:
+            return len(self.images)
+
+        def __getitem__(self, index: slice):
+            assert isinstance(index, slice)
+            return self.images[index]
+
+    net, data = digits
+    source = copy.copy(data)
+    object.__setattr__(source, "images", Files(data.images))
+    for limit in (100, None):
+        assert check_network(net, source, limit=limit) == check_network(net, data, limit=limit)
 
 
 def test_grey_images_can_be_checked():

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vcotta.batch_norm import batch_norms
-from vcotta.data import ImageData, to_tensor
+from vcotta.data import ImageSource, Pixels, to_tensor
 from vcotta.slips import Labels, Slip, input_slips, label_slips
 
 __all__ = ["Report", "check_network"]
+
+Change = Callable[[Tensor], Tensor]
 
 _TRIAL_IMAGES = 250  # enough to tell the mistakes apart; the best one is then measured on all images
 _GOOD = 0.05  # an error nobody would look into, where none is expected
@@ -63,7 +65,7 @@ class Report:
 @torch.inference_mode()
 def check_network(
     model: nn.Module,
-    data: ImageData,
+    data: ImageSource,
     *,
     limit: int | None = 1000,
     expected: float | None = None,
@@ -78,7 +80,7 @@ def check_network(
 
     Args:
         model: Network from images in [0, 1] to logits, one a class. It is left as it was found.
-        data: Clean labelled images.
+        data: Clean labelled images, such as `vcotta.data.ImageData`.
         limit: Look at this many, spread evenly over the data; None for all.
         expected: The error it should have, as a fraction; see `vcotta.models.expected_error`. Without it the network
             passes if it is well below chance and no mistake explains what is left.
@@ -92,6 +94,7 @@ def check_network(
         ValueError: If the network has another number of outputs than the data has classes, or gives NaN.
 
     Example:
+        >>> from vcotta.data import ImageData
         >>> data = ImageData(np.zeros((8, 4, 4, 3), np.uint8), np.arange(8) % 2, ("cat", "dog"), "tiny")
         >>> print(check_network(nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), data, expected=0.5))
         The error is 50.0 % on 8 clean images; about 50.0 % was expected.
@@ -99,15 +102,16 @@ def check_network(
     _check_arguments(data, limit, expected, batch_size)
     count = len(data) if limit is None else min(limit, len(data))
     chosen = np.linspace(0, len(data) - 1, count).round().astype(np.int64)
-    images, labels, classes = np.asarray(data.images[chosen]), data.labels[chosen], len(data.class_names)
+    labels, classes = data.labels[chosen], len(data.class_names)
     if device is not None:
         model.to(device)
     with _eval_mode(model):
-        predicted = _predict(model, images, batch_size, outputs=classes)
+        predicted = _predict(model, data.images, chosen, batch_size, outputs=classes)
         error = float(np.mean(predicted != labels))
         if error <= (_GOOD if expected is None else _bound(expected, count)):
             return Report(count, error, expected, ok=True)
-        slips = [*label_slips(predicted, labels, data.class_names), *_measure(model, images, labels, batch_size)]
+        slips = list(label_slips(predicted, labels, data.class_names))
+        slips += _measure(model, data.images, chosen, labels, batch_size)
     # Statistics of the batch heal a wrong normalisation too, so they count only where nothing else does as well.
     slips.sort(key=lambda slip: slip.error + 0.02 * (slip.without == _BATCH_STATISTICS))
     explanation = slips[0] if _explains(slips[0].error, error, expected, count) else None
@@ -115,44 +119,54 @@ def check_network(
     return Report(count, error, expected, ok, explanation, tuple(slips))
 
 
-def _measure(model: nn.Module, images: NDArray[np.uint8], labels: Labels, batch_size: int) -> list[Slip]:
+def _measure(model: nn.Module, images: Pixels, chosen: Labels, labels: Labels, batch_size: int) -> list[Slip]:
     """Measure every mistake that takes a pass over images: all of them on a few, the best on all."""
+    step = -(-len(chosen) // _TRIAL_IMAGES)
+    few = _read(images, chosen[::step])
 
-    def error_with(undo: Callable[[Tensor], Tensor] | None, step: int = 1) -> float:
+    def error_with(undo: Change | None, images: Pixels, chosen: Labels, labels: Labels) -> float:
         try:
-            return float(np.mean(_predict(model, images[::step], batch_size, undo) != labels[::step]))
+            return float(np.mean(_predict(model, images, chosen, batch_size, undo) != labels))
         except (RuntimeError, ValueError, AssertionError):  # a network that looks at its input and refuses this one
             return 1.0
 
-    few = -(-len(images) // _TRIAL_IMAGES)
     candidates = list(input_slips(model, images.shape[3]))
-    errors = [error_with(slip.undo, few) for slip in candidates]
+    errors = [error_with(slip.undo, few, np.arange(len(few)), labels[::step]) for slip in candidates]
     best = int(np.argmin(errors))
-    errors[best] = error_with(candidates[best].undo)
+    errors[best] = error_with(candidates[best].undo, images, chosen, labels)
     slips = [Slip(slip.without, error, slip.advice) for slip, error in zip(candidates, errors, strict=True)]
     with _batch_statistics(model) as some:
         if some:
-            slips.append(Slip(_BATCH_STATISTICS, error_with(None), _STATISTICS_ADVICE))
+            slips.append(Slip(_BATCH_STATISTICS, error_with(None, images, chosen, labels), _STATISTICS_ADVICE))
     return slips
 
 
 def _predict(
     model: nn.Module,
-    images: NDArray[np.uint8],
+    images: Pixels,
+    chosen: Labels,
     batch_size: int,
-    undo: Callable[[Tensor], Tensor] | None = None,
+    undo: Change | None = None,
     outputs: int | None = None,
 ) -> Labels:
     """The classes a network names; where a number of ``outputs`` is given, they are checked first."""
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     found = []
-    for start in range(0, len(images), batch_size):
-        batch = to_tensor(images[start : start + batch_size]).to(device)
+    for start in range(0, len(chosen), batch_size):
+        batch = to_tensor(_read(images, chosen[start : start + batch_size])).to(device)
         out = model(batch if undo is None else undo(batch))
         if outputs is not None:
             _check_output(out, outputs)
         found.append(out.argmax(1).cpu())
     return torch.cat(found).numpy()
+
+
+def _read(images: Pixels, chosen: Labels) -> NDArray[np.uint8]:
+    """Read images by their numbers, which rise, from what can only be sliced."""
+    first, last = int(chosen[0]), int(chosen[-1])
+    if last - first + 1 == len(chosen):
+        return np.asarray(images[first : last + 1])
+    return np.concatenate([images[index : index + 1] for index in chosen.tolist()])
 
 
 def _bound(expected: float, count: int) -> float:
@@ -171,7 +185,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _check_arguments(data: ImageData, limit: int | None, expected: float | None, batch_size: int) -> None:
+def _check_arguments(data: ImageSource, limit: int | None, expected: float | None, batch_size: int) -> None:
     if not len(data):
         raise ValueError(f"Expected images in {data.name}, but it has none.")
     for name, value in {"limit": limit, "batch_size": batch_size}.items():

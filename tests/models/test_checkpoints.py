@@ -237,3 +237,11 @@ def test_foreign_metadata_of_safetensors_does_no_harm(tmp_path):
     target = net(2)
     assert load_weights(target, tmp_path / "net.safetensors").metadata["format"] == "pt"
     assert same(net(1), target)
+
+
+@pytest.mark.parametrize("shape", [(), (16,), (16, 3, 3, 3), (64, 0, 7, 7)])
+def test_odd_shapes_under_known_names_are_another_network_and_no_crash(shape, tmp_path):
+    names = ("conv1.weight", "block1.layer.0.conv1.weight", "stage_1.0.conv_conv.weight", "layer1.0.conv3.weight")
+    torch.save({name: torch.zeros(shape) for name in (*names, "fc.weight")}, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match=r"Expected 'weight' of shape \(2, 2\)"):
+        load_weights(nn.Linear(2, 2), tmp_path / "weights.pt")

@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from hashlib import sha1
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -141,7 +141,7 @@ def _import_file(path: Path) -> ModuleType:
     path = path.resolve()
     # A name of its own, the same each time: a file called resnet.py hides nobody's module, and networks whose class
     # it defines can be found again.
-    name = f"{path.stem}_{sha1(str(path).encode()).hexdigest()[:8]}"
+    name = f"{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -34,16 +34,16 @@ def _count(shapes: Mapping[str, tuple[int, ...]], stage: str, part: str) -> int:
 
 
 def _wide_resnet(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    stem, first = shapes.get("conv1.weight"), shapes.get("block1.layer.0.conv1.weight")
-    if stem is None or first is None or stem[0] != 16:
+    stem, first = shapes.get("conv1.weight", ()), shapes.get("block1.layer.0.conv1.weight", ())
+    if stem[:1] != (16,) or len(first) != 4:
         return None
     depth = 6 * _count(shapes, "block1.layer.", ".conv1.weight") + 4
-    return f"wrn-{depth}-{first[0] // stem[0]}"
+    return f"wrn-{depth}-{first[0] // 16}"
 
 
 def _resnext(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    grouped = shapes.get("stage_1.0.conv_conv.weight")
-    if grouped is None or len(grouped) != 4:
+    grouped = shapes.get("stage_1.0.conv_conv.weight", ())
+    if len(grouped) != 4 or 0 in grouped:
         return None
     depth = 9 * _count(shapes, "stage_1.", ".conv_conv.weight") + 2
     return f"resnext-{depth}-{grouped[0] // grouped[1]}x{grouped[1]}d"
@@ -57,7 +57,7 @@ def _resnet(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
         return f"resnet-{depth}" if depth in (20, 32, 44, 56) else None
     if stem[:1] == (64,) and stem[2:] == (7, 7) and "fc.weight" in shapes:
         bottleneck = "layer1.0.conv3.weight" in shapes
-        narrow = bottleneck and shapes["layer1.0.conv2.weight"] == (64, 64, 3, 3)
+        narrow = bottleneck and shapes.get("layer1.0.conv2.weight") == (64, 64, 3, 3)
         if blocks == (3, 4, 6, 3) and narrow:
             return "resnet-50"
         if blocks == (2, 2, 2, 2) and not bottleneck:

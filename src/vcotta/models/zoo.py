@@ -121,7 +121,7 @@ def expected_error(name: str, dataset: str) -> float | None:
         >>> expected_error("resnet-20", "cifar10")
         0.0827
     """
-    return _ERRORS.get((name.strip().lower(), dataset.strip().lower().partition("-")[0]))
+    return _ERRORS.get((name.strip().lower().replace("_", "-"), dataset.strip().lower().partition("-")[0]))
 
 
 def _ours(name: str, classes: int | None, options: dict[str, Any]) -> nn.Module:
