@@ -1,10 +1,12 @@
-"""Draw every number of the README from result files.
+"""Draw every number of README.md and docs/benchmarks.md from result files.
 
-    python docs/update.py --record     # run the demo for seeds 0, 1 and 2 first (about 6 minutes), then update
-    python docs/update.py              # update the README from docs/results
+    python docs/update.py                          # update both from docs/results
+    python docs/update.py --record                 # run the demo for seeds 0, 1 and 2 first (about 6 minutes)
+    python docs/update.py --take NAME RUN...       # keep manifest and summary of runs as docs/results/NAME/METHOD
 
 The files: ``docs/results/demo/seed-S.json`` (the demo's rows, and BN on the warmed network beside them), the figures of
-seed 0, and ``docs/results/corruptions-benchmark.json`` (from benchmarks/corruptions.py).
+seed 0, ``docs/results/corruptions-benchmark.json`` (from benchmarks/corruptions.py), and for each benchmark the
+manifest and summary of one run a method.
 """
 
 from __future__ import annotations
@@ -14,12 +16,19 @@ import json
 import shutil
 import statistics
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 SEEDS = (0, 1, 2)
+PUBLISHED = {
+    # Mean error in per cent, continual, severity 5: the papers' own and the test-time-adaptation benchmark's numbers.
+    "cifar10c": {"source": "43.5", "bn": "20.4", "tent": "20.0 to 20.7", "cotta": "16.2 to 16.5"},
+    "cifar100c": {"source": "46.4", "bn": "35.4", "tent": "60.9 to 62.2", "cotta": "32.5 to 32.8"},
+}
 COLUMNS = {"error": ("Error %", ".1f"), "nll": ("NLL", ".3f"), "brier": ("Brier", ".3f"), "ece": ("ECE", ".3f")}
 
 
@@ -29,8 +38,8 @@ def record() -> None:
 
     from vcotta.corruptions import frost_source
     from vcotta.evaluate import run_stream
-    from vcotta.experiments.demo import run_demo
     from vcotta.experiments.benchmark import BENCHMARKS
+    from vcotta.experiments.demo import run_demo
     from vcotta.experiments.setup import adapter_for, stream_for, train_network, warm_network
     from vcotta.files import write_json
     from vcotta.report.progress import display
@@ -111,23 +120,80 @@ def corruptions_text() -> str:
     )
 
 
+def take(name: str, folders: list[str]) -> None:
+    """Keep manifest and summary of finished runs, without the folders of the machine they were made on."""
+    for folder in map(Path, folders):
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["command"] = [Path(word).name if "/" in word else word for word in manifest["command"]]
+        manifest.pop("platform")
+        kept = RESULTS / name / manifest["method"]
+        kept.mkdir(parents=True, exist_ok=True)
+        (kept / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+        shutil.copy(folder / "summary.json", kept / "summary.json")
+
+
+def benchmark_text(name: str) -> str:
+    """Table of one benchmark: ours beside the published error, from one run a method."""
+    lines = [
+        "| Method | Error % | published | NLL | Brier | ECE | s a corruption | peak GiB | forwards, backwards |",
+        "|:--" + "|--:" * 8 + "|",
+    ]
+    for method, published in PUBLISHED[name].items():
+        run = json.loads((RESULTS / name / method / "summary.json").read_text())
+        mean, parts = run["mean"], len(run["domains"])
+        lines.append(
+            f"| {method} | {100 * mean['error']:.1f} | {published} | {mean['nll']:.3f} | {mean['brier']:.3f} "
+            f"| {mean['ece']:.3f} | {run['seconds'] / parts:.2f} | {run['peak_memory'] / 2**30:.2f} "
+            f"| {run['forwards']}, {run['backwards']} |"
+        )
+    manifest = json.loads((RESULTS / name / "bn" / "manifest.json").read_text())
+    runs = [json.loads((RESULTS / name / method / "summary.json").read_text()) for method in PUBLISHED[name]]
+    domains = [part["domain"].replace("_", " ") for part in runs[0]["domains"]]
+    lines += ["", "| Error % | " + " | ".join(PUBLISHED[name]) + " |", "|:--" + "|--:" * len(runs) + "|"]
+    for place, domain in enumerate(domains):
+        cells = " | ".join(f"{100 * run['domains'][place]['error']:.1f}" for run in runs)
+        lines.append(f"| {domain} | {cells} |")
+    stream = manifest["stream"]
+    lines += [
+        "",
+        f"{stream['images_per_domain']} images of each of the fifteen corruptions, severity {stream['severities'][0]}, "
+        f"batches of {stream['batch_size']}, pixels {stream['pixels']} with seed {stream['seed']} "
+        f"({manifest['frost']} frost), {manifest['network']}, {manifest['runtime']['precision']}, torch "
+        f"{manifest['versions']['torch']}. Passes are over batches of the whole run.",
+    ]
+    return "\n".join(lines)
+
+
 def _bold(text: str, best: bool) -> str:
     return f"**{text}**" if best else text
 
 
-def updated(readme: str) -> str:
-    """The README with the text between its markers drawn anew."""
-    for name, text in (("demo", demo_text()), ("corruptions", corruptions_text())):
+def updated(page: str) -> str:
+    """A page with the text between its markers drawn anew."""
+    for name, text in DRAWN.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-        before, rest = readme.split(begin)
-        readme = before + begin + "\n" + text + "\n" + end + rest.split(end)[1]
-    return readme
+        if begin in page:
+            before, rest = page.split(begin)
+            page = before + begin + "\n" + text() + "\n" + end + rest.split(end)[1]
+    return page
+
+
+DRAWN: dict[str, Callable[[], str]] = {
+    "demo": demo_text,
+    "corruptions": corruptions_text,
+    "cifar10c": lambda: benchmark_text("cifar10c"),
+    "cifar100c": lambda: benchmark_text("cifar100c"),
+}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", action="store_true", help="run the demo first")
-    if parser.parse_args().record:
+    parser.add_argument("--take", nargs="+", metavar=("NAME", "RUN"), help="keep the results of finished runs")
+    arguments = parser.parse_args()
+    if arguments.record:
         record()
-    path = ROOT / "README.md"
-    path.write_text(updated(path.read_text()))
+    if arguments.take:
+        take(arguments.take[0], arguments.take[1:])
+    for path in PAGES:
+        path.write_text(updated(path.read_text()))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from PIL import Image
 
 import vcotta
 from vcotta import cli
+from vcotta.experiments import setup
 
 
 @pytest.fixture
@@ -34,7 +36,8 @@ def test_version_is_printed_by_the_module_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "demo", "methods", "corrupt", "warmup", "run", "tune", "info", "data", "data fetch"]
+    "name",
+    ["", "demo", "methods", "corrupt", "train", "check", "warmup", "run", "tune", "info", "data", "data prepare"],
 )
 def test_every_command_explains_itself(command, name) -> None:
     code, out, _ = command(*name.split(), "--help")
@@ -66,7 +69,8 @@ MISTAKES = {
     "a malformed setting": (["run", "--method", "tent", "--out", "x", "--set", "lr"], "OPTION=VALUE"),
     "a severity of 0": (["run", "--method", "bn", "--out", "x", "--severity", "0"], "1 to 5"),
     "a batch size of 0": (["run", "--method", "bn", "--out", "x", "--batch-size", "0"], "batch_size"),
-    "weights for a method without": (["run", "--method", "bn", "--out", "x", "--weights", "w"], "weights"),
+    "no weights": (["run", "--method", "bn", "--dataset", "cifar10", "--out", "x"], "cifar10"),
+    "data that is not prepared": (["run", "--method", "bn", "--dataset", "cifar100", "--out", "x"], "cifar100"),
     "weights that are not there": (["run", "--method", "vcotta", "--out", "x", "--weights", "w"], "w"),
     "a missing option": (["run", "--out", "x"], "--method"),
     "an unknown option": (["run", "--methd", "bn"], "--methd"),
@@ -109,31 +113,21 @@ def test_images_folders_and_arrays_are_corrupted(command, tmp_path) -> None:
     assert np.array_equal(np.asarray(Image.open(tmp_path / "one.png")), expected[0])
 
 
-def test_a_run_records_itself_and_is_not_overwritten_unasked(command, monkeypatch, tmp_path) -> None:
-    from vcotta.data.digits import digits_network
-    from vcotta.experiments import digits
+@pytest.fixture
+def untrained(monkeypatch) -> None:
+    """Let "training" return the network as it was made."""
+    monkeypatch.setattr(setup, "train", lambda model, *_, **__: model.eval())
 
-    monkeypatch.setattr(digits, "train_digits", lambda seed, progress=None: digits_network(seed).eval())
-    arguments = (
-        "run",
-        "--method",
-        "tent",
-        "--out",
-        "runs/tent",
-        "--limit",
-        "20",
-        "--batch-size",
-        "10",
-        "--set",
-        "lr=0.01",
-    )
-    code, out, _ = command(*arguments)
+
+def test_a_run_records_itself_and_is_not_overwritten_unasked(command, untrained, tmp_path) -> None:
+    arguments = ("run", "--method", "tent", "--out", "runs/tent", "--limit", "20", "--batch-size", "10")
+    code, out, _ = command(*arguments, "--set", "lr=0.02")
     assert code == 0
     assert "jpeg compression" in out
     manifest = json.loads((tmp_path / "runs/tent/manifest.json").read_text())
-    assert manifest["config"] == {"lr": 0.01, "optimizer": "adam"}
+    assert manifest["config"] == {"lr": 0.02, "optimizer": "adam"}
     assert manifest["stream"]["images_per_domain"] == 20
-    assert manifest["frost"] == "procedural"
+    assert (manifest["dataset"], manifest["network"], manifest["frost"]) == ("digits", "digits", "procedural")
     assert len((tmp_path / "runs/tent/records.jsonl").read_text().splitlines()) == 30
     code, _, err = command(*arguments)
     assert code == 2
@@ -141,17 +135,70 @@ def test_a_run_records_itself_and_is_not_overwritten_unasked(command, monkeypatc
     assert command(*arguments, "--overwrite")[0] == 0
 
 
-def test_tune_looks_at_the_extra_corruptions_only_and_writes_what_it_found(command, monkeypatch, tmp_path) -> None:
-    from vcotta.data.digits import digits_network
-    from vcotta.experiments import tuning
-
-    monkeypatch.setattr(tuning, "train_digits", lambda seed, progress=None: digits_network(seed).eval())
+def test_tune_looks_at_the_extra_corruptions_only_and_writes_what_it_found(command, untrained, tmp_path) -> None:
     code, out, _ = command(
         "tune", "--method", "tent", "--out", "found.json", "--grid", "lr=1e-4,1e-3", "--limit", "20", "--seeds", "0,1"
     )
     assert code == 0
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["corruptions"] == ["speckle_noise", "gaussian_blur", "spatter", "saturate"]
+    assert found["seeds"] == [0, 1]
     assert sorted(trial["options"]["lr"] for trial in found["trials"]) == [1e-4, 1e-3]
     assert found["trials"][0]["error"] <= found["trials"][1]["error"]
     assert "--set lr=" in out
+
+
+@pytest.fixture
+def cifar(tmp_path):
+    """A tiny CIFAR-10 in the official binary format, and the same as CIFAR-10-C."""
+    generator = np.random.default_rng(0)
+    folder = tmp_path / "root" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    for name in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"):
+        records = generator.integers(0, 256, (20, 3073), dtype=np.uint8)
+        records[:, 0] %= 10
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
+    (folder / "batches.meta.txt").write_text("\n".join(CIFAR10_CLASSES) + "\n")
+    return tmp_path / "root"
+
+
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+@pytest.fixture
+def tiny_counts(monkeypatch):
+    """CIFAR-10's facts, but for the number of images."""
+    from vcotta.data import cifar_facts
+
+    facts = cifar_facts.CIFAR["cifar10"]
+    small = {
+        split: {stem: file._replace(images=20) for stem, file in files.items()} for split, files in facts.files.items()
+    }
+    monkeypatch.setitem(cifar_facts.CIFAR, "cifar10", dataclasses.replace(facts, files=small))
+
+
+def test_cifar10_from_prepared_files_to_a_recorded_run(command, cifar, tiny_counts, tmp_path) -> None:
+    code, _, err = command("data", "prepare", "cifar10", "--root", str(cifar))
+    assert code == 2
+    assert "SHA-256" in err
+    assert command("data", "prepare", "cifar10", "--root", str(cifar), "--no-verify")[0] == 0
+    assert "100 train, 20 test" in command("data", "list")[1]
+    device = ("--device", "cpu")
+    code, out, _ = command(
+        "train", "--dataset", "cifar10", "--model", "wrn-10-1", "--epochs", "1", "--out", "w.safetensors", *device
+    )
+    assert code == 0
+    assert "error on clean test images" in out
+    assert not list(tmp_path.glob("*.training"))
+    assert command("train", "--dataset", "cifar10", "--out", "w.safetensors", *device)[0] == 2
+    network = ("--dataset", "cifar10", "--model", "wrn-10-1", "--weights", "w.safetensors", *device)
+    assert command("check", *network)[0] in (0, 1)
+    assert command("warmup", *network, "--epochs", "1", "--out", "warm.safetensors")[0] == 0
+    code, out, _ = command("corrupt", "cifar10", "--out", "c", "--severity", "5", *device)
+    assert code == 0
+    warmed = ("--dataset", "cifar10", "--model", "wrn-10-1", "--weights", "warm.safetensors", *device)
+    for name, more in (("fly", ()), ("files", ("--corrupted", "c"))):
+        assert command("run", "--method", "vcotta", *warmed, "--set", "views=1", "--out", name, *more)[0] == 0
+    made, read = (json.loads((tmp_path / name / "manifest.json").read_text())["stream"] for name in ("fly", "files"))
+    assert (made["pixels"], read["pixels"]) == ("generated", "files")
+    assert (tmp_path / "fly/records.jsonl").read_bytes() == (tmp_path / "files/records.jsonl").read_bytes()

@@ -270,6 +270,7 @@ def _manifest(adapter: Adapter, stream: Stream, more: dict[str, Any]) -> dict[st
             "python": platform.python_version(),
         },
         "platform": platform.platform(),
+        "hardware": _hardware(adapter.runtime.device),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
     if clash := sorted(facts.keys() & more.keys()):
@@ -278,6 +279,12 @@ def _manifest(adapter: Adapter, stream: Stream, more: dict[str, Any]) -> dict[st
         )
     plain: dict[str, Any] = _plain(facts | more)
     return plain
+
+
+def _hardware(device: str) -> str:
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} torch threads"
 
 
 def _open(folder: Path, facts: dict[str, Any], stack: ExitStack, overwrite: bool) -> tuple[IO[str], IO[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ __all__ = ["Loader", "TrainConfig", "train"]
 Model = TypeVar("Model", bound=nn.Module)
 
 _KIND = "vcotta-training-1"
+_PAUSE = 30.0  # seconds of training, at least, that an interruption may cost: saving a large network takes time too
 
 
 class Loader(Protocol):
@@ -101,8 +103,8 @@ def train(
         config: Length, step size and augmentation.
         runtime: Device and precision.
         progress: Called after each epoch with (epochs done, epochs, mean loss of the epoch).
-        checkpoint: File that is written after each epoch and, where it is already there, gone on from. It is kept when
-            the training is done, and training again with it only loads the result.
+        checkpoint: File that is written after an epoch, every half a minute at most, and gone on from where it is
+            already there. It is kept when the training is done, and training again with it only loads the result.
 
     Returns:
         The same ``model``, on the runtime's device.
@@ -121,6 +123,7 @@ def train(
     rng = OwnRng(config.seed, runtime.device)
     parts = {"model": model, "optimiser": optimiser, "schedule": schedule, "rng": rng, "loader": loader}
     done = 0 if checkpoint is None else _resume(Path(checkpoint), parts, config)
+    saved = time.monotonic()
     model.train()
     for epoch in range(done, config.epochs):
         total, count = torch.zeros((), device=runtime.device), 0
@@ -136,9 +139,10 @@ def train(
         mean = total.item() / count
         if not math.isfinite(mean):
             raise FloatingPointError(f"The loss became {mean} in epoch {epoch + 1}. Lower `lr` (it was {config.lr}).")
-        if checkpoint is not None:
+        if checkpoint is not None and (time.monotonic() - saved > _PAUSE or epoch + 1 == config.epochs):
             state = {name: part.state_dict() for name, part in parts.items()}  # type: ignore[attr-defined]
             write_state(checkpoint, _KIND, {"config": asdict(config), "epochs": epoch + 1, **state})
+            saved = time.monotonic()
         if progress is not None:
             progress(epoch + 1, config.epochs, mean)
     optimiser.zero_grad()

@@ -5,9 +5,10 @@ import time
 
 import pytest
 
+from vcotta import to_variational
 from vcotta.evaluate import Run
 from vcotta.experiments import demo
-from vcotta.experiments.digits import digits_stream
+from vcotta.experiments.setup import stream_for
 from vcotta.methods import list_methods
 
 
@@ -15,11 +16,9 @@ def quiet(label: str, form: str):
     return lambda *values: None
 
 
-def test_the_demo_writes_rows_tables_figures_and_runs(tmp_path, monkeypatch) -> None:
-    from vcotta.data.digits import digits_network
-
-    monkeypatch.setattr(demo, "train_digits", lambda seed, progress: digits_network(seed).eval())
-    monkeypatch.setattr(demo, "digits_stream", lambda seed: digits_stream(seed, limit=20, batch_size=10))
+def test_the_demo_writes_rows_tables_figures_and_runs(untrained, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(demo, "stream_for", lambda digits, seed: stream_for(digits, seed=seed, limit=20, batch_size=10))
+    monkeypatch.setattr(demo, "warm_network", lambda digits, model, **_: to_variational(model))
     runs = demo.run_demo(tmp_path, 0, quiet)
     rows = json.loads((tmp_path / "results.json").read_text())
     assert [row["method"] for row in rows] == list_methods()

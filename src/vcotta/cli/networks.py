@@ -24,7 +24,7 @@ def train(
 ) -> None:
     """Train a source network.
 
-    The state after each epoch is kept beside the file: the same command goes on after an interruption.
+    The state is kept beside the file as it goes: the same command goes on after an interruption.
     """
     from dataclasses import replace
 

@@ -69,6 +69,10 @@ class Benchmark:
         """Make the benchmark's network, or another one, for its number of classes."""
         if self.name == "digits" and network in (None, self.network):
             return digits_network(seed)
+        if not (network or self.network):
+            raise ValueError(
+                f"Expected `model` for {self.name}, but got none. Name a network, as in --model resnet-50."
+            )
         return build_network(network or self.network, len(self.load().class_names), weights, seed=seed)
 
 
@@ -105,7 +109,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             "cifar100",
             "resnext-29-4x32d",
             batch_size=200,
-            training=TrainConfig(epochs=40, lr=0.2, shift=4, flip=True, augmix=True),
+            training=TrainConfig(epochs=28, lr=0.2, shift=4, flip=True, augmix=True),
             training_batch=256,
             options={"cotta": {"threshold": 0.72}, "vcotta": {"dataset": "cifar100"}},
         ),

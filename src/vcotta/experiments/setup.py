@@ -44,7 +44,7 @@ def train_network(
         seed: Seed of initial weights, batch order and augmentation.
         config: Settings; None for the benchmark's own. Its seed is replaced by ``seed``.
         runtime: Device and precision.
-        checkpoint: Where to keep the state after each epoch, to go on after an interruption.
+        checkpoint: Where to keep the state as training goes, to go on after an interruption.
         task: Starts a line of the progress display.
     """
     config = config or benchmark.training

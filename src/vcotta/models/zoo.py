@@ -38,8 +38,6 @@ _DOORS = ("torchvision:NAME", "timm:NAME", "package.module:factory", "path/to/fi
 
 _ERRORS = {
     ("wrn-28-10", "cifar10"): 0.0522,  # RobustBench Standard
-    ("wrn-40-2", "cifar10"): 0.0492,  # RobustBench Hendrycks2020AugMix_WRN
-    ("resnext-29-4x32d", "cifar10"): 0.0417,  # RobustBench Hendrycks2020AugMix_ResNeXt
     ("resnext-29-4x32d", "cifar100"): 0.2110,  # RobustBench Hendrycks2020AugMix_ResNeXt
     ("resnet-20", "cifar10"): 0.0827,  # akamaster, measured
     ("resnet-32", "cifar10"): 0.0737,

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vcotta.experiments.benchmark import BENCHMARKS, find_benchmark
+from vcotta.methods import configure, list_methods
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmarks_options_are_options_of_their_methods(name) -> None:
+    for method, options in BENCHMARKS[name].options.items():
+        assert method in list_methods()
+        configure(method, **options)
+
+
+def test_no_view_mirrors_a_digit_and_at_most_eight_are_made() -> None:
+    digits = BENCHMARKS["digits"]
+    assert not digits.warm_up.flip
+    assert not digits.training.flip
+    for method in ("cotta", "vcotta"):
+        config = configure(method, **digits.options[method])
+        assert not config.flip
+        assert config.views <= 8
+
+
+def test_settings_of_the_papers_benchmarks_are_the_published_ones() -> None:
+    assert [BENCHMARKS[name].batch_size for name in ("cifar10", "cifar100", "imagenet")] == [200, 200, 64]
+    assert [BENCHMARKS[name].options["cotta"]["threshold"] for name in ("cifar10", "cifar100", "imagenet")] == [
+        0.92,
+        0.72,
+        0.1,
+    ]
+    assert BENCHMARKS["imagenet"].options["tent"] == {"lr": 2.5e-4, "optimizer": "sgd"}
+    assert BENCHMARKS["cifar100"].training.augmix
+    assert not BENCHMARKS["cifar10"].training.augmix
+
+
+def test_unknown_data_sets_suggest_the_nearest() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'cifar10'"):
+        find_benchmark("cifar-10")
+
+
+def test_anybodys_folder_is_a_benchmark(tmp_path) -> None:
+    for k, kind in enumerate(("cat", "dog")):
+        (tmp_path / kind).mkdir()
+        for i in range(3):
+            Image.fromarray(np.full((40, 40, 3), 50 * k + i, np.uint8)).save(tmp_path / kind / f"{i}.png")
+    benchmark = find_benchmark(f"folder:{tmp_path}")
+    data = benchmark.load()
+    assert data.class_names == ("cat", "dog")
+    assert len(data) == 6
+    assert benchmark.build("resnet-18").fc.out_features == 2
+    with pytest.raises(ValueError, match="model"):
+        benchmark.build(None)
+
+
+def test_source_batches_are_the_training_images() -> None:
+    images, labels = next(iter(BENCHMARKS["digits"].source(seed=0)))
+    assert images.shape == (50, 3, 32, 32)
+    assert labels.max() <= 9
+    assert len(BENCHMARKS["digits"].source(seed=0).dataset) == 1000
