@@ -16,12 +16,7 @@ __all__ = ["atomic_path", "cache_dir", "sha256", "write_json", "write_text"]
 
 
 def cache_dir() -> Path:
-    """Return the one cache folder: ``$VCOTTA_CACHE``, else the platform's own place (not created here).
-
-    Example:
-        >>> cache_dir().name
-        'vcotta'
-    """
+    """Return the one cache folder: ``$VCOTTA_CACHE``, else the platform's own place (not created here)."""
     if given := os.environ.get("VCOTTA_CACHE"):
         return Path(given).expanduser()
     if sys.platform == "win32":

@@ -8,7 +8,7 @@ import torch
 from vcotta import Runtime, build_adapter, list_methods, load, save, to_variational
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-FAST = Runtime("cuda", "bf16", channels_last=True)
+PLAIN, FAST = {"device": "cuda"}, {"device": "cuda", "precision": "bf16", "channels_last": True}
 
 
 def build(name, model, runtime):
@@ -17,9 +17,9 @@ def build(name, model, runtime):
 
 
 @pytest.mark.parametrize("name", list_methods())
-@pytest.mark.parametrize("runtime", [Runtime("cuda"), FAST] if torch.cuda.is_available() else [])
+@pytest.mark.parametrize("runtime", [PLAIN, FAST], ids=["fp32", "bf16"])
 def test_gpu_predictions_are_near_those_of_the_cpu(name, runtime, tiny, images) -> None:
-    cpu, gpu = build(name, tiny(), Runtime()), build(name, tiny(), runtime)
+    cpu, gpu = build(name, tiny(), Runtime()), build(name, tiny(), Runtime(**runtime))
     for seed in range(2):
         expected, output = cpu(images(seed=seed)), gpu(images(seed=seed)).cpu()
         assert (output.exp() - expected.exp()).abs().max() < 0.1
@@ -28,11 +28,11 @@ def test_gpu_predictions_are_near_those_of_the_cpu(name, runtime, tiny, images) 
 
 @pytest.mark.parametrize("name", list_methods())
 def test_a_gpu_stream_leaves_the_global_generators_and_is_saved_with_its_own(name, tiny, images, tmp_path) -> None:
-    adapter = build(name, tiny(), FAST)
+    adapter = build(name, tiny(), Runtime(**FAST))
     before = torch.cuda.get_rng_state()
     adapter(images())
     assert torch.equal(before, torch.cuda.get_rng_state())
     save(adapter, tmp_path / "a")
     again = load(tmp_path / "a", tiny(seed=4))
-    assert again.runtime == FAST
+    assert again.runtime == Runtime(**FAST)
     assert torch.allclose(again(images(seed=1)).exp(), adapter(images(seed=1)).exp(), atol=2e-2)
