@@ -53,14 +53,20 @@ def test_flat_images_survive_autocontrast_and_equalise() -> None:
     assert torch.equal(augment._equalise(flat), flat)
 
 
-def test_posterise_keeps_the_high_bits_and_solarise_inverts_the_bright() -> None:
+def test_posterise_keeps_the_high_bits() -> None:
     tensors, images = photographs()
     posterised = augment._posterise(tensors)
     pillow = [as_tensor([ImageOps.posterize(image, bits) for image in images]) for bits in (3, 4)]
     for k in range(len(images)):
         assert min((posterised[k] - p[k]).abs().max().item() for p in pillow) < 1e-3
-    solarised = augment._solarise(tensors)
-    assert (torch.isclose(solarised, tensors) | torch.isclose(solarised, 1 - tensors)).all()
+
+
+def test_solarise_agrees_with_pillow(monkeypatch) -> None:
+    monkeypatch.setattr(augment, "_levels", lambda count, device: torch.full((count,), 3.0))
+    tensors, images = photographs()
+    expected = as_tensor([ImageOps.solarize(image, 256 - 76) for image in images])
+    assert torch.allclose(augment._solarise(tensors), expected, atol=1e-6)
+    assert not torch.allclose(expected, tensors)
 
 
 def test_each_move_is_the_one_it_says(monkeypatch) -> None:
@@ -68,9 +74,13 @@ def test_each_move_is_the_one_it_says(monkeypatch) -> None:
     image = torch.zeros(1, 1, 31, 31)
     image[..., 15, 15] = 1
     torch.manual_seed(0)
-    for kind in range(3):  # rotation and shears keep the centre
+    stripes = torch.zeros(1, 1, 31, 31)
+    stripes[..., 15] = 1  # a vertical line
+    for kind, leans in ((0, True), (1, True), (2, False)):  # rotation and a shear along x lean it, one along y does not
         sizes = [int(k == kind) for k in range(5)]
         assert torch.isclose(augment._moved(image, sizes)[0, 0, 15, 15], torch.ones(()), atol=1e-4)
+        top = augment._moved(stripes, sizes)[0, 0, 2].argmax().item()
+        assert (abs(top - 15) >= 2) is leans
     for kind, axis in ((3, 1), (4, 0)):
         moved = augment._moved(image, [int(k == kind) for k in range(5)])[0, 0]
         place = divmod(int(moved.argmax()), 31)

@@ -54,7 +54,7 @@ def test_right_network_passes_with_and_without_an_expectation(digits):
         assert report.images == 797
         assert 0 < report.error < 0.2
         assert str(report).startswith("The error is ")
-    assert str(report).endswith(" % on 797 clean images; about 10.0 % was expected.")
+    assert str(report).endswith(" % on 797 clean images; about 10.00 % was expected.")
 
 
 def raw(net):
@@ -103,8 +103,8 @@ def test_text_says_what_was_expected_what_came_and_what_would_help(digits):
     report = check_network(raw(copy.deepcopy(net)), data, expected=0.09)
     got, would = 100 * report.error, 100 * report.explanation.error
     assert str(report) == (
-        f"Expected an error of about 9.0 %, but got {got:.1f} % on 797 clean images. With (x - 0.5) / 0.5 applied "
-        f"inside the model it would be {would:.1f} %: its normalisation is another one. Build it with "
+        f"Expected an error of about 9.00 %, but got {got:.2f} % on 797 clean images. With (x - 0.5) / 0.5 applied "
+        f"inside the model it would be {would:.2f} %: its normalisation is another one. Build it with "
         "mean=(0.5, 0.5, 0.5) and std=(0.5, 0.5, 0.5)."
     )
 

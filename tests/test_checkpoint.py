@@ -76,6 +76,41 @@ def test_a_network_changed_after_its_construction_is_not_rebuilt_wrongly(images,
     assert vcotta.load(tmp_path / "b", own)(images()).shape == (6, 4)
 
 
+class Pooled(nn.Module):
+    """Keeps its arguments under other names, or where JSON cannot follow."""
+
+    def __init__(self, pool: str = "mean", activation=torch.relu) -> None:
+        super().__init__()
+        self.kind, self.activation = pool, activation
+        self.fc = nn.Linear(3, 4)
+
+    def forward(self, x):
+        x = self.activation(x)
+        return self.fc(x.mean((2, 3)) if self.kind == "mean" else x.amax((2, 3)))
+
+
+@pytest.mark.parametrize("arguments", [{"pool": "max"}, {"activation": torch.tanh}])
+def test_a_network_whose_arguments_cannot_be_read_is_asked_for(arguments, images, tmp_path) -> None:
+    model = Pooled(**arguments)
+    adapter = build("bn", model)
+    with pytest.warns(UserWarning, match="does not keep its argument"):
+        vcotta.save(adapter, tmp_path / "a")
+    with pytest.raises(ValueError, match=r"does not keep its argument.*model="):
+        vcotta.load(tmp_path / "a")
+    assert torch.equal(vcotta.load(tmp_path / "a", model)(images()), adapter(images()))
+
+
+def test_modules_used_twice_are_rebuilt_as_one(images, tmp_path) -> None:
+    relu, conv = nn.ReLU(), nn.Conv2d(3, 3, 3, padding=1)
+    model = nn.Sequential(conv, relu, conv, relu, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 4))
+    adapter = build("vcotta", model)
+    adapter(images())
+    vcotta.save(adapter, tmp_path / "a")
+    loaded = vcotta.load(tmp_path / "a")
+    assert loaded.start[0] is loaded.start[2]
+    assert torch.equal(loaded(images(seed=1)), adapter(images(seed=1)))
+
+
 def test_the_wrong_network_is_refused(tiny, tmp_path) -> None:
     vcotta.save(build("bn", tiny()), tmp_path / "a")
     with pytest.raises(ValueError, match="another network"):

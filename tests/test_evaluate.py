@@ -172,6 +172,21 @@ def test_the_hash_of_weights_changes_with_any_value_or_name():
     assert weights_sha256(one) != weights_sha256(torch.nn.Sequential(one))
 
 
+def test_a_batch_a_network_broke_on_counts_as_wrong_and_the_run_goes_on(tmp_path):
+    class Broken(Guess):
+        def __call__(self, images):
+            log_probs = super().__call__(images)
+            if self.steps == 1:
+                log_probs[0] = math.nan
+            return log_probs
+
+    run = run_stream(Broken(), Tiny(), tmp_path)
+    assert run.records[0]["predictions"][0] == -1
+    assert run.records[0]["errors"] >= 1
+    assert run.summary()["mean"]["nll"] < math.inf
+    assert Run.load(tmp_path).summary() == run.summary()
+
+
 def test_manifest_cannot_be_contradicted():
     with pytest.raises(ValueError, match="`manifest` to add new keys, but got seed"):
         run_stream(Guess(), Tiny(), manifest={"seed": 9})

@@ -22,8 +22,10 @@ def test_views_keep_shape_and_range(batch, channels, height, width, per_image, s
     torch.manual_seed(seed)
     view = random_view(torch.rand(batch, channels, height, width), per_image=per_image)
     assert view.shape == (batch, channels, height, width)
+    assert view.isfinite().all()
     assert view.min() >= 0
     assert view.max() <= 1
+    assert view.std() > 0.01  # still a picture
 
 
 def without_noise(monkeypatch) -> None:

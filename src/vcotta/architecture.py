@@ -21,7 +21,8 @@ def describe(model: nn.Module) -> dict[str, Any]:
     """Describe a network by its class and constructor arguments, read from attributes of the same names.
 
     ``nn.Sequential`` is described by its parts. The printed form of the network goes along: `build` compares it, so
-    that a network changed after its construction is refused rather than rebuilt wrongly.
+    that a network changed after its construction is refused rather than rebuilt wrongly. ``problem`` says why a
+    network cannot be rebuilt at all, None if it can.
 
     Example:
         >>> describe(nn.Flatten())["network"]
@@ -30,7 +31,9 @@ def describe(model: nn.Module) -> dict[str, Any]:
     point = to_point(model)
     for norm in batch_norms(point):  # an adapter's networks have stopped tracking, but keep what they were built with
         norm.track_running_stats = norm.running_mean is not None
-    return {"variational": is_variational(model), "printed": repr(point), "network": _describe(point)}
+    described = {"variational": is_variational(model), "printed": repr(point), "network": _describe(point, {})}
+    described["problem"] = _problem(described["network"])
+    return described
 
 
 def build(description: dict[str, Any]) -> nn.Module:
@@ -43,8 +46,8 @@ def build(description: dict[str, Any]) -> nn.Module:
         ValueError: If the network cannot be rebuilt faithfully; the text says to pass ``model=``.
     """
     try:
-        model = _build(description["network"])
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        model = _build(description["network"], [])
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise ValueError(
             f"The saved network cannot be rebuilt ({error}). Pass it yourself: load(path, model=...)."
         ) from error
@@ -56,21 +59,33 @@ def build(description: dict[str, Any]) -> nn.Module:
     return to_variational(model, unsupported="keep") if description["variational"] else model
 
 
-def _describe(module: nn.Module) -> dict[str, Any]:
+def _describe(module: nn.Module, seen: dict[int, int]) -> dict[str, Any]:
+    if id(module) in seen:  # one module in two places stays one
+        return {"same": seen[id(module)]}
+    seen[id(module)] = len(seen)
     kind = type(module)
     described: dict[str, Any] = {"class": f"{kind.__module__}:{kind.__qualname__}"}
     if kind in _CONTAINERS:
-        described["parts"] = {name: _describe(part) for name, part in module.named_children()}
+        described["parts"] = {name: _describe(part, seen) for name, part in module._modules.items() if part is not None}
         return described
-    arguments = {}
+    arguments: dict[str, Any] = {}
     for name, parameter in inspect.signature(kind).parameters.items():
-        value = getattr(module, name, parameter.default)
-        if name == "bias" and not isinstance(value, bool):
+        if name in ("device", "dtype") and kind.__module__.startswith("torch.nn."):
+            continue
+        value = getattr(module, name, inspect.Parameter.empty)
+        if name == "bias" and value is not inspect.Parameter.empty and not isinstance(value, bool):
             value = value is not None
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and _is_plain(value):
-            arguments[name] = value
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) or not _is_plain(value):
+            described["problem"] = f"{kind.__name__} does not keep its argument {name!r} as a plain attribute"
+            return described
+        arguments[name] = value
     described["arguments"] = arguments
     return described
+
+
+def _problem(described: dict[str, Any]) -> str | None:
+    inner = (_problem(part) for part in described.get("parts", {}).values())
+    return described.get("problem") or next((problem for problem in inner if problem), None)
 
 
 def _is_plain(value: Any) -> bool:
@@ -82,7 +97,14 @@ def _is_plain(value: Any) -> bool:
         return False
 
 
-def _build(described: dict[str, Any]) -> nn.Module:
+def _build(described: dict[str, Any], made: list[nn.Module | None]) -> nn.Module:
+    if "same" in described:
+        again = made[described["same"]]
+        if not isinstance(again, nn.Module):
+            raise ValueError("a container cannot hold itself")
+        return again
+    if "problem" in described:
+        raise ValueError(described["problem"])
     place, _, name = described["class"].partition(":")
     kind: Any = sys.modules.get(place)
     if kind is None:
@@ -91,14 +113,14 @@ def _build(described: dict[str, Any]) -> nn.Module:
         kind = getattr(kind, part, None)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise ValueError(f"{described['class']} is not a network class")
-    if kind is nn.Sequential:
-        container = nn.Sequential()
+    number = len(made)
+    made.append(None)
+    if kind in _CONTAINERS:
+        module: nn.Module = kind()
         for key, part in described["parts"].items():
-            container.add_module(key, _build(part))
-        return container
-    if kind is nn.ModuleList:
-        return nn.ModuleList(_build(part) for part in described["parts"].values())
-    arguments = {key: tuple(v) if isinstance(v, list) else v for key, v in described["arguments"].items()}
-    module = kind(**arguments)
-    assert isinstance(module, nn.Module)
+            module.add_module(key, _build(part, made))
+    else:
+        arguments = {key: tuple(v) if isinstance(v, list) else v for key, v in described["arguments"].items()}
+        module = kind(**arguments)
+    made[number] = module
     return module

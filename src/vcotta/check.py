@@ -97,7 +97,7 @@ def check_network(
         >>> from vcotta.data import ImageData
         >>> data = ImageData(np.zeros((8, 4, 4, 3), np.uint8), np.arange(8) % 2, ("cat", "dog"), "tiny")
         >>> print(check_network(nn.Sequential(nn.Flatten(), nn.Linear(48, 2)), data, expected=0.5))
-        The error is 50.0 % on 8 clean images; about 50.0 % was expected.
+        The error is 50.00 % on 8 clean images; about 50.00 % was expected.
     """
     _check_arguments(data, limit, expected, batch_size)
     count = len(data) if limit is None else min(limit, len(data))
@@ -182,7 +182,7 @@ def _explains(without: float, error: float, expected: float | None, count: int) 
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.2f} %"
 
 
 def _check_arguments(data: ImageSource, limit: int | None, expected: float | None, batch_size: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import asdict
 
 from torch import nn
@@ -29,9 +30,16 @@ def save(adapter: Adapter, path: str | os.PathLike[str]) -> None:
         ...     load(folder + "/a.vcotta").name
         'bn'
     """
+    architecture = describe(adapter.start)
+    if architecture["problem"]:
+        warnings.warn(
+            f"The network cannot be rebuilt from the file alone, as {architecture['problem']}: load it with "
+            "vcotta.load(path, model=...).",
+            stacklevel=2,
+        )
     content = {
         "runtime": asdict(adapter.runtime),
-        "architecture": describe(adapter.start),
+        "architecture": architecture,
         "adapter": adapter.state_dict(),
     }
     write_state(path, _KIND, content)

@@ -50,7 +50,8 @@ class Run:
     Attributes:
         manifest: What was run: stream, method, settings, seed, versions.
         records: One dictionary a batch: ``batch``, ``domain``, ``severity``, ``n``, ``errors`` (count), ``nll`` and
-            ``brier`` (means over the batch; an infinite ``nll`` is None), ``labels``, ``predictions``, ``confidences``
+            ``brier`` (means over the batch; an infinite ``nll`` is None), ``labels``, ``predictions`` (-1 where a
+            network that broke on the batch gave none, scored as wrong and as uniform), ``confidences``
             and the adapter's ``last``.
         timing: One dictionary a batch: ``batch``, ``seconds`` of the adapter's call, ``peak_memory`` so far in bytes
             (of the run on a GPU, of the process on a CPU).
@@ -183,7 +184,10 @@ def run_stream(
 def check_folder(folder: str | os.PathLike[str], overwrite: bool = False) -> None:
     """Raise `FileExistsError` if the folder already holds a run that is not to be overwritten."""
     if not overwrite and any((Path(folder) / name).exists() for name in FILES):
-        raise FileExistsError(f"Expected {folder} to hold no run yet, but it does. Choose another folder or overwrite.")
+        kind = "a finished run" if (Path(folder) / SUMMARY).exists() else "a run that was stopped before its end"
+        raise FileExistsError(
+            f"Expected {folder} to hold no run yet, but it holds {kind}. Choose another, or overwrite it."
+        )
 
 
 def _timed(adapter: Adapter, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
@@ -202,6 +206,10 @@ def _synchronise() -> None:
 
 
 def _record(adapter: Adapter, batch: Batch, log_probs: Tensor) -> dict[str, Any]:
+    lost = torch.zeros(len(log_probs), dtype=torch.bool)
+    if adapter.last.get("skipped"):  # a network that broke on this batch predicts nothing, which is wrong for sure
+        lost = log_probs.isnan().any(-1).cpu()
+        log_probs = log_probs.masked_fill(lost.to(log_probs.device).unsqueeze(-1), -math.log(log_probs.shape[-1]))
     try:
         nll, brier = metrics.nll(log_probs, batch.labels), metrics.brier(log_probs, batch.labels)
     except ValueError as reason:
@@ -211,16 +219,17 @@ def _record(adapter: Adapter, batch: Batch, log_probs: Tensor) -> dict[str, Any]
         ) from reason
     top = log_probs.detach().double().cpu().max(1)
     labels = batch.labels.cpu()
+    predictions = top.indices.masked_fill(lost, -1)
     return {
         "batch": batch.index,
         "domain": batch.domain,
         "severity": batch.severity,
         "n": len(labels),
-        "errors": int((top.indices != labels).sum()),
+        "errors": int((predictions != labels).sum()),
         "nll": _plain(nll),
         "brier": brier,
         "labels": labels.tolist(),
-        "predictions": top.indices.tolist(),
+        "predictions": predictions.tolist(),
         "confidences": [round(value, 6) for value in top.values.exp().clamp(max=1).tolist()],
         "last": _plain(adapter.last),
     }

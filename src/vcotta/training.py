@@ -129,6 +129,8 @@ def train(
         total, count = torch.zeros((), device=runtime.device), 0
         with rng.scope(), torch.enable_grad():
             for images, labels in loader:
+                if len(images) == 1:
+                    continue  # one image has no batch statistics
                 images, labels = runtime.place_images(images), labels.to(runtime.device)
                 loss = _loss(model, images, labels, config, runtime)
                 optimiser.zero_grad()
@@ -157,6 +159,9 @@ def _resume(path: Path, parts: dict[str, Any], config: TrainConfig) -> int:
     if state["config"] != asdict(config):
         raise ValueError(f"The checkpoint {path} was made with other settings: {state['config']}. Move it away.")
     try:
+        own = {key: tensor.shape for key, tensor in parts["model"].state_dict().items()}
+        if own != {key: tensor.shape for key, tensor in state["model"].items()}:
+            raise ValueError("its tensors have other names or shapes")
         for name, part in parts.items():
             part.load_state_dict(state[name])
     except (RuntimeError, KeyError, ValueError) as error:

@@ -100,7 +100,14 @@ def test_foreign_truncated_and_mismatched_files_are_refused(tiny, tmp_path) -> N
 
 
 def test_wrong_settings_and_loaders_are_refused(tiny, source) -> None:
-    for wrong in ({"epochs": 0}, {"lr": -1.0}, {"lr": float("inf")}, {"statistics_images": 0}):
+    for wrong in (
+        {"source_size": 0},
+        {"source_size": -1},
+        {"epochs": 0},
+        {"lr": -1.0},
+        {"lr": float("inf")},
+        {"statistics_images": 0},
+    ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             WarmUpConfig(**wrong)
     with pytest.raises(ValueError, match="source_size"):
@@ -109,6 +116,70 @@ def test_wrong_settings_and_loaders_are_refused(tiny, source) -> None:
         warm_up(tiny(), iter(source), WarmUpConfig(epochs=2, source_size=96), progress=False)
     with pytest.raises(ValueError, match="none in epoch 1"):
         warm_up(tiny(), [], WarmUpConfig(source_size=1), progress=False)
+
+
+BAD = {
+    "bytes": (lambda x, y: ((255 * x).byte(), y), TypeError, "Scale bytes"),
+    "not scaled": (lambda x, y: (255 * x, y), ValueError, "Divide by 255"),
+    "labels out of range": (lambda x, y: (x, y + 4), ValueError, "0 to 3"),
+    "float labels": (lambda x, y: (x, y.float()), TypeError, "whole numbers"),
+    "labels of another length": (lambda x, y: (x, y[:5]), ValueError, "one an image"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_source_data_is_refused(case, tiny, source) -> None:
+    spoil, error, text = BAD[case]
+    with pytest.raises(error, match=text):
+        warm_up(tiny(), [spoil(*batch) for batch in source], WarmUpConfig(epochs=1), progress=False)
+
+
+def test_a_last_batch_of_one_image_is_left_out(tiny, source) -> None:
+    x, y = source[0]
+    short = [*source, (x[:1], y[:1])]
+    steps: list[int] = []
+    warm_up(tiny(), short, WarmUpConfig(epochs=1), progress=lambda step, *_: steps.append(step))
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __init__(self, batches) -> None:
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+def test_a_loader_that_does_not_know_its_length_will_do(tiny, source) -> None:
+    loader = torch.utils.data.DataLoader(Endless(source), batch_size=None)
+    assert is_variational(warm_up(tiny(), loader, WarmUpConfig(epochs=1, source_size=96), progress=False))
+
+
+def test_attention_is_left_as_points_on_request(images) -> None:
+    class Attentive(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.fc = nn.MultiheadAttention(3, 1, batch_first=True), nn.Linear(3, 4)
+
+        def forward(self, x):
+            x = x.flatten(2).transpose(1, 2)
+            return self.fc(self.attention(x, x, x)[0].mean(1))
+
+    source = [(images(8), torch.arange(8) % 4)]
+    with pytest.raises(ValueError, match="attention"):
+        warm_up(Attentive(), source, WarmUpConfig(epochs=1), progress=False)
+    net = warm_up(Attentive(), source, WarmUpConfig(epochs=1, unsupported="keep"), progress=False)
+    assert is_variational(net)
+    assert not is_variational(net.attention)
+
+
+def test_loading_leaves_the_callers_network_alone(tiny, tmp_path) -> None:
+    save_warmed(to_variational(tiny(seed=1)), tmp_path / "net")
+    own = to_variational(tiny(seed=2))
+    before = own.fc.weight.detach().clone()
+    loaded = load_warmed(own, tmp_path / "net")
+    assert torch.equal(own.fc.weight, before)
+    assert not torch.equal(loaded.fc.weight, before)
 
 
 class Overflow(nn.Module):

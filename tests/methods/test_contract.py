@@ -132,6 +132,33 @@ def test_the_callers_grad_mode_does_not_matter(name, context, tiny, images) -> N
 
 
 @pytest.mark.parametrize("name", METHODS)
+def test_building_resetting_and_resuming_inside_inference_mode_do_no_harm(name, tiny, images) -> None:
+    expected, state = build(name, tiny()), build(name, tiny()).state_dict()
+    with torch.inference_mode():
+        adapter = build(name, tiny())
+        adapter.reset()
+        adapter.load_state_dict(state)
+    for seed in range(2):
+        assert torch.equal(adapter(images(seed=seed)), expected(images(seed=seed)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_callers_images_get_no_gradient(name, tiny, images) -> None:
+    batch = images().requires_grad_()
+    build(name, tiny())(batch)
+    assert batch.grad is None
+
+
+@pytest.mark.parametrize("name", ["tent", "cotta", "vcotta"])
+def test_an_interrupted_step_does_not_spoil_the_next(name, tiny, images) -> None:
+    adapter, clean = build(name, tiny()), build(name, tiny())
+    for parameter in adapter.optimizer.param_groups[0]["params"]:
+        parameter.grad = torch.full_like(parameter, 1e3)  # what an exception in the middle of backward leaves
+    assert torch.equal(adapter(images()), clean(images()))
+    assert same(snapshot(adapter), snapshot(clean))
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_gradients_never_reach_source_or_teacher_and_none_are_left(name, tiny, images) -> None:
     adapter = build(name, tiny())
     adapter(images())
@@ -231,6 +258,8 @@ def test_a_state_of_another_network_method_or_setting_is_refused(name, tiny, ima
         adapter.load_state_dict(build(other, tiny()).state_dict())
     with pytest.raises(ValueError, match="missing"):
         adapter.load_state_dict({"method": name})
+    with pytest.raises(ValueError, match="counters"):
+        adapter.load_state_dict(build(name, tiny(seed=5)).state_dict() | {"counters": {}})
     if _lr(name, 1.0):
         with pytest.raises(ValueError, match=r"lr=0\.5"):
             adapter.load_state_dict(build(name, tiny(), lr=0.5).state_dict())
@@ -245,6 +274,43 @@ def test_passes_are_counted(name, tiny, images) -> None:
     assert (adapter.last["forwards"], adapter.last["backwards"]) == expected
 
 
+def test_networks_of_another_precision_and_odd_runtimes_are_refused(tiny) -> None:
+    with pytest.raises(ValueError, match=r"model\.float\(\)"):
+        build("bn", tiny().double())
+    with pytest.raises(TypeError, match="Runtime"):
+        build("bn", tiny(), runtime="cpu")
+
+
+def test_normalisation_without_statistics_in_the_head_is_no_obstacle(images) -> None:
+    model = nn.Sequential(
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 4)
+    )
+    assert build("bn", model)(images()).shape == (6, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cotta", {"flip": "false"}),
+        ("cotta", {"views": 2.5}),
+        ("cotta", {"threshold": "none"}),
+        ("cotta", {"optimizer": "adamw"}),
+        ("cotta", {"lr": -1.0}),
+        ("tent", {"lr": "abc"}),
+        ("tent", {"lr": -1.0}),
+        ("tent", {"optimizer": "adamw"}),
+        ("vcotta", {"margin": float("nan")}),
+        ("vcotta", {"margin": "x"}),
+        ("vcotta", {"lr": float("inf")}),
+        ("vcotta", {"mixup": "false"}),
+    ],
+    ids=str,
+)
+def test_settings_of_the_wrong_type_are_refused_by_name(name, options, tiny) -> None:
+    with pytest.raises((ValueError, TypeError), match=f"`{next(iter(options))}`"):
+        build(name, tiny(), **options)
+
+
 def test_unknown_names_and_options_suggest_the_nearest(tiny) -> None:
     with pytest.raises(ValueError, match="Did you mean 'vcotta'"):
         build_adapter("vcota", tiny())
@@ -256,6 +322,10 @@ def test_unknown_names_and_options_suggest_the_nearest(tiny) -> None:
         build_adapter("bn", "resnet")
     with pytest.raises(TypeError, match="TENTConfig"):
         vcotta.TENT(tiny(), vcotta.BNConfig())
+
+
+def test_an_adapter_prints_its_settings(tiny) -> None:
+    assert repr(build("tent", tiny(), lr=0.5)) == "TENT(TENTConfig(lr=0.5, optimizer='adam'), seed=0, steps=0)"
 
 
 def test_bf16_and_channels_last_change_the_outputs_little(tiny, images) -> None:

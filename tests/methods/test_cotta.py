@@ -60,6 +60,13 @@ def test_the_threshold_comes_from_source_data_by_the_authors_rule(tiny, images) 
     assert build_adapter("cotta", model, source=source, threshold=0.7).config.threshold == 0.7
 
 
+def test_bad_source_data_is_refused(tiny, images) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        build_adapter("cotta", tiny(), source=[])
+    with pytest.raises(ValueError, match="Divide by 255"):
+        build_adapter("cotta", tiny(), source=[(255 * images(), None)])
+
+
 def test_wrong_settings_are_refused() -> None:
     for wrong in ({"views": -1}, {"restore": 1.5}, {"beta": -0.1}, {"loss": "mse"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -160,6 +160,15 @@ def test_mixup_trains_on_mixtures_and_predicts_the_images(net, images) -> None:
     assert not torch.equal(mixed.networks["student"].fc.weight, plain.networks["student"].fc.weight)
 
 
+@pytest.mark.parametrize("preset", ["best", "paper", "authors"])
+def test_very_sure_networks_neither_underflow_nor_skip(preset, net, images) -> None:
+    with torch.no_grad():
+        net.fc.weight.mul_(3000)
+    adapter = VCoTTA(net, VCoTTAConfig.preset(preset, views=2))
+    assert adapter(images()).isfinite().all()
+    assert not adapter.last["skipped"]
+
+
 def test_presets_hold_the_papers_and_the_authors_values() -> None:
     paper = {d: VCoTTAConfig.preset("paper", d) for d in ("cifar10", "cifar100", "imagenet")}
     assert [c.margin for c in paper.values()] == [1e-2, 0.3, 0.1]

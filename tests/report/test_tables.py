@@ -32,7 +32,7 @@ def test_markdown_of_the_comparison(runs):
     assert comparison(runs).markdown() == (
         "| Method | Error % | NLL | Brier | ECE | Seconds |\n"
         "|:--|--:|--:|--:|--:|--:|\n"
-        "| source | 35.0 | **1.500** | 0.250 | 0.250 | **1.0** |\n"
+        "| source | 35.0 | **1.500** | 0.250 | 0.250 | 1.0 |\n"
         "| bn | **15.0** | inf | 0.250 | **0.050** | 2.0 |\n"
     )
 

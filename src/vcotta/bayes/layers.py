@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,10 @@ class VariationalLayer(nn.Module):
     bias_rho: nn.Parameter | None
     sampling: Sampling | None = None
 
+    def __init__(self, *args: Any, sigma: float = 0.01, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._attach(sigma)
+
     def _affine(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The layer's linear map with the given weight and bias."""
         raise AssertionError(f"{type(self).__name__} defines no linear map")
@@ -90,36 +94,24 @@ class VariationalLayer(nn.Module):
 class VariationalLinear(VariationalLayer, nn.Linear):  # type: ignore[misc]
     """``nn.Linear`` with Gaussian weights; see `VariationalLayer`. Extra argument ``sigma``: the standard deviation."""
 
-    def __init__(self, *args, sigma: float = 0.01, **kwargs) -> None:  # type: ignore[no-untyped-def]
-        super().__init__(*args, **kwargs)
-        self._attach(sigma)
-
     def _affine(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, weight, bias)
 
 
-class VariationalConv1d(VariationalLayer, nn.Conv1d):
+class _VariationalConv(VariationalLayer):
+    """What the convolutions share."""
+
+    def _affine(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        y: Tensor = self._conv_forward(x, weight, bias)  # type: ignore[operator]
+        return y
+
+
+class VariationalConv1d(_VariationalConv, nn.Conv1d):
     """``nn.Conv1d`` with Gaussian weights; see `VariationalLayer`. Extra argument ``sigma``: the standard deviation."""
 
-    def __init__(self, *args, sigma: float = 0.01, **kwargs) -> None:  # type: ignore[no-untyped-def]
-        super().__init__(*args, **kwargs)
-        self._attach(sigma)
 
-    def _affine(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        y: Tensor = self._conv_forward(x, weight, bias)
-        return y
-
-
-class VariationalConv2d(VariationalLayer, nn.Conv2d):
+class VariationalConv2d(_VariationalConv, nn.Conv2d):
     """``nn.Conv2d`` with Gaussian weights; see `VariationalLayer`. Extra argument ``sigma``: the standard deviation."""
-
-    def __init__(self, *args, sigma: float = 0.01, **kwargs) -> None:  # type: ignore[no-untyped-def]
-        super().__init__(*args, **kwargs)
-        self._attach(sigma)
-
-    def _affine(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        y: Tensor = self._conv_forward(x, weight, bias)
-        return y
 
 
 def variational_layers(net: nn.Module) -> Iterator[tuple[str, VariationalLayer]]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.progress import Progress
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vcotta.batch_norm import reestimate_statistics
+from vcotta.batch_norm import batch_norms, reestimate_statistics
 from vcotta.bayes.convert import to_variational
 from vcotta.bayes.gaussian import kl_divergence
 from vcotta.bayes.layers import is_variational, sampling
+from vcotta.inputs import check_images, check_labels
 from vcotta.rng import OwnRng
 from vcotta.runtime import Runtime
 from vcotta.state_files import read_state, state_kind, write_state
@@ -48,6 +50,8 @@ class WarmUpConfig:
         statistics_images: Source images kept aside to re-estimate BatchNorm statistics at the end; they stay in
             memory until then.
         seed: Seed of views and noise.
+        unsupported: What becomes of layers that cannot be variational, as in `to_variational`: ``"error"``, or
+            ``"keep"`` to leave attention layers, say, as point parameters.
     """
 
     epochs: int = 5
@@ -58,8 +62,11 @@ class WarmUpConfig:
     source_size: int | None = None
     statistics_images: int = 2000
     seed: int = 0
+    unsupported: Literal["error", "keep"] = "error"
 
     def __post_init__(self) -> None:
+        if self.source_size is not None and self.source_size < 1:
+            raise ValueError(f"Expected `source_size` to be at least 1, but got {self.source_size}.")
         if self.epochs < 1:
             raise ValueError(f"Expected `epochs` to be at least 1, but got {self.epochs}.")
         if not 0 <= self.lr < math.inf:
@@ -68,6 +75,7 @@ class WarmUpConfig:
             raise ValueError(f"Expected `statistics_images` to be at least 2, but got {self.statistics_images}.")
 
 
+@torch.inference_mode(False)
 def warm_up(
     model: nn.Module,
     loader: Loader,
@@ -110,11 +118,12 @@ def warm_up(
         True
     """
     config, runtime = config or WarmUpConfig(), runtime or Runtime()
-    net = runtime.place(to_variational(model, config.sigma_ratio))
-    prior = runtime.place(to_variational(model, config.sigma_ratio)).requires_grad_(False)
+    net = runtime.place(to_variational(model, config.sigma_ratio, unsupported=config.unsupported))
+    prior = copy.deepcopy(net).requires_grad_(False)
     net.requires_grad_(True)
     size = config.source_size or _source_size(loader)
-    steps = config.epochs * len(loader) if isinstance(loader, Sized) else 0
+    steps = config.epochs * _length(loader)
+    normalised = any(batch_norms(net))
     optimizer = torch.optim.Adam(net.parameters(), lr=config.lr)
     kept: list[Tensor] = []
     step = 0
@@ -123,6 +132,9 @@ def warm_up(
         for epoch in range(config.epochs):
             before = step
             for images, labels in loader:
+                check_images(images)
+                if len(images) == 1 and normalised:
+                    continue  # one image has no batch statistics
                 images = runtime.place_images(images)
                 if epoch == config.epochs - 1 and sum(map(len, kept)) < config.statistics_images:
                     kept.append(images)
@@ -131,6 +143,8 @@ def warm_up(
                 seen = random_view(images, flip=config.flip, per_image=True) if config.views else images
                 with sampling(net), runtime.autocast():
                     logits = net(seen)
+                if epoch == 0:
+                    check_labels(labels, len(images), logits.shape[-1])
                 loss = F.cross_entropy(logits.float(), labels.to(runtime.device)) + kl_divergence(net, prior) / size
                 value = loss.item()
                 if not math.isfinite(value):
@@ -174,7 +188,7 @@ def load_warmed(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
         ValueError: If the file is damaged, of another kind, or of another network.
     """
     tensors = read_state(path, _KIND)["network"]
-    net = to_variational(model) if not is_variational(model) else model
+    net = copy.deepcopy(model) if is_variational(model) else to_variational(model, unsupported="keep")
     try:
         net.load_state_dict(tensors)
     except RuntimeError as error:
@@ -185,6 +199,14 @@ def load_warmed(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
 def is_warmed_file(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a warmed network, by its header alone."""
     return state_kind(path) == _KIND
+
+
+def _length(loader: Loader) -> int:
+    """The number of batches, 0 where the loader does not know it (a DataLoader may have a length and refuse it)."""
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except TypeError:
+        return 0
 
 
 def _source_size(loader: Loader) -> int:

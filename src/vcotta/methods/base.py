@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from vcotta._messages import unknown_name
 from vcotta.batch_norm import freeze_statistics, use_batch_statistics
 from vcotta.bayes import is_variational
-from vcotta.methods.checks import check_images, check_state
+from vcotta.inputs import check_images
+from vcotta.methods.checks import check_state
 from vcotta.rng import OwnRng
 from vcotta.runtime import Runtime
 
@@ -60,6 +61,7 @@ class Adapter(ABC):
     skipped: int
     _rng: OwnRng
 
+    @torch.inference_mode(False)
     def __init__(self, model: nn.Module, config: Any = None, *, seed: int = 0, runtime: Runtime | None = None) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"Expected `model` to be a torch.nn.Module, but got {type(model).__name__}.")
@@ -70,6 +72,12 @@ class Adapter(ABC):
             )
         if config is not None and not isinstance(config, self.Config):
             raise TypeError(f"Expected `config` to be a {self.Config.__name__}, but got {type(config).__name__}.")
+        if runtime is not None and not isinstance(runtime, Runtime):
+            raise TypeError(
+                f"Expected `runtime` to be a Runtime, but got {runtime!r}. Try Runtime(device={runtime!r})."
+            )
+        if other := next((p.dtype for p in model.parameters() if p.dtype != torch.float32), None):
+            raise ValueError(f"Expected a float32 network, but got parameters of {other}. Call model.float() first.")
         self.config = self.Config() if config is None else config
         self.seed = seed
         self.runtime = runtime or Runtime()
@@ -94,8 +102,7 @@ class Adapter(ABC):
         """Predict a batch, adapt to it, and return the log-probabilities of the prediction."""
         check_images(images)
         with torch.inference_mode(False):
-            if images.is_inference():
-                images = images.clone()
+            images = images.clone() if images.is_inference() else images.detach()
             images = self.runtime.place_images(images)
             self._check_accepted(images)
             self._notes = {"forwards": 0, "backwards": 0, "skipped": False}
@@ -106,6 +113,7 @@ class Adapter(ABC):
         self.last = {key: value.item() if isinstance(value, Tensor) else value for key, value in self._notes.items()}
         return log_probs
 
+    @torch.inference_mode(False)
     def reset(self) -> None:
         """Return to the state the adapter started from, bit for bit."""
         self.networks, self.optimizer, self.last = {}, None, {}
@@ -113,6 +121,9 @@ class Adapter(ABC):
         self._rng = OwnRng(self.seed, self.runtime.device)
         with self._rng.scope():
             self.setup(copy.deepcopy(self.start))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.config}, seed={self.seed}, steps={self.steps})"
 
     # What methods are written with.
 
@@ -133,6 +144,7 @@ class Adapter(ABC):
         self.note(loss=loss.detach())
         finite = bool(loss.detach().isfinite())
         if finite:
+            self.optimizer.zero_grad(set_to_none=True)  # what an interrupted step may have left
             loss.backward()
             self._notes["backwards"] += 1
             gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -172,6 +184,7 @@ class Adapter(ABC):
             "counters": {"steps": self.steps, "skipped": self.skipped},
         }
 
+    @torch.inference_mode(False)
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`; one of another method, setting or network is refused before anything changes."""
         networks = {"start": self.start, **self.networks}
@@ -186,19 +199,19 @@ class Adapter(ABC):
         self.last = {}
 
     def _check_accepted(self, images: Tensor) -> None:
-        """Try a shape the network has not seen on one image, so that a misfit is found before any state changes."""
+        """Try a shape the network has not seen on an image or two, so that a misfit is found before any change."""
         shape = tuple(images.shape[1:])
         if shape in self._accepted:
             return
         use_batch_statistics(self.start, False)
         try:
             with torch.no_grad(), self._rng_kept(), self.runtime.autocast():
-                output = self.start(images[:1])
-        except RuntimeError as error:
+                output = self.start(images[:2])
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise ValueError(
                 f"The network does not take images of shape {shape} (channels, height, width): {error}"
             ) from error
-        if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[0] != 1:
+        if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(images[:2]):
             got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ValueError(f"Expected the network to return logits of shape (batch, classes), but got {got}.")
         self._accepted.add(shape)

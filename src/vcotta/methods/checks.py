@@ -1,37 +1,60 @@
-"""What an adapter refuses, and the words it uses."""
+"""What an adapter refuses of its settings and of a saved state."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from dataclasses import fields
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-__all__ = ["check_images", "check_state"]
+from vcotta._messages import unknown_name
+
+__all__ = ["check_fields", "check_state"]
 
 
-def check_images(images: Tensor) -> None:
-    """Raise unless ``images`` is a non-empty float batch (batch, channels, height, width) with values in [0, 1]."""
-    if not isinstance(images, Tensor):
-        raise TypeError(
-            f"Expected `images` to be a torch.Tensor, but got {type(images).__name__}. Try torch.from_numpy."
-        )
-    if not images.is_floating_point():
-        hint = " Scale bytes first: images.float() / 255." if images.dtype == torch.uint8 else ""
-        raise TypeError(f"Expected `images` to be floats in [0, 1], but got {images.dtype}.{hint}")
-    if images.ndim != 4:
-        hint = " Add the batch dimension: images.unsqueeze(0)." if images.ndim == 3 else ""
-        raise ValueError(
-            f"Expected `images` of shape (batch, channels, height, width), but got {tuple(images.shape)}.{hint}"
-        )
-    if images.numel() == 0:
-        raise ValueError(f"Expected at least one image, but got an empty batch of shape {tuple(images.shape)}.")
-    low, high = torch.stack(torch.aminmax(images.detach())).tolist()
-    if not (low >= -1e-6 and high <= 1 + 1e-6):  # also catches not-a-number
-        if high != high or low != low or max(abs(low), abs(high)) == float("inf"):
-            raise ValueError("Expected `images` to be finite, but they hold NaN or infinity.")
-        hint = "Divide by 255." if high > 2 else "Undo the mean and std normalisation: it belongs inside the model."
-        raise ValueError(f"Expected `images` to lie in [0, 1], but got values from {low:.4g} to {high:.4g}. {hint}")
+def check_fields(config: Any) -> None:
+    """Raise unless every field of a config has the type it is declared with; floats must be finite.
+
+    Example:
+        >>> from vcotta.methods.tent import TENTConfig
+        >>> TENTConfig(lr="fast")
+        Traceback (most recent call last):
+        TypeError: Expected `lr` to be float, but got 'fast'.
+    """
+    hints = get_type_hints(type(config))
+    for field in fields(config):
+        value, hint = getattr(config, field.name), hints[field.name]
+        if _fits(value, hint):
+            continue
+        parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
+        if choices and isinstance(value, str):
+            others = [_name(part) for part in parts if get_origin(part) is not Literal]
+            raise unknown_name(field.name, value, [*choices, *others])
+        if isinstance(value, int | float):
+            raise ValueError(f"Expected `{field.name}` to be {' or '.join(map(_name, parts))}, but got {value!r}.")
+        raise TypeError(f"Expected `{field.name}` to be {' or '.join(map(_name, parts))}, but got {value!r}.")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _name(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(repr, get_args(hint)))
+    return {NoneType: "None", float: "float", int: "a whole number", bool: "True or False"}.get(hint, str(hint))
 
 
 def check_state(
@@ -47,6 +70,8 @@ def check_state(
         raise ValueError(f"Expected an adapter's state, but {', '.join(sorted(missing))} is missing from it.")
     if state["method"] != name:
         raise ValueError(f"Expected a state of {name}, but got one of {state['method']}.")
+    if not {"steps", "skipped"} <= set(state["counters"]) or "cpu" not in state["rng"]:
+        raise ValueError("Expected an adapter's state, but its counters or random numbers are missing.")
     for key, ours in config.items():
         theirs = state["config"].get(key)
         if theirs != ours:

@@ -10,8 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vcotta._messages import unknown_name
+from vcotta.inputs import check_images
 from vcotta.methods.base import Adapter, OptimizerName
+from vcotta.methods.checks import check_fields
 from vcotta.methods.losses import cross_entropy, symmetric_cross_entropy
 from vcotta.methods.mean_teacher import update_teacher
 from vcotta.views import random_view
@@ -46,13 +47,14 @@ class CoTTAConfig:
     flip: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.views < 0:
             raise ValueError(f"Expected `views` to be at least 0, but got {self.views}.")
         for name in ("restore", "beta"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Expected `{name}` to lie in [0, 1], but got {getattr(self, name)}.")
-        if self.loss not in ("ce", "sce"):
-            raise unknown_name("loss", self.loss, ("ce", "sce"))
+        if self.lr < 0:
+            raise ValueError(f"Expected `lr` to be at least 0, but got {self.lr}.")
 
 
 class CoTTA(Adapter):
@@ -87,10 +89,13 @@ class CoTTA(Adapter):
         if self.config.threshold is not None:
             return
         self._notes = {"forwards": 0}
-        confidences = [
-            self.logits(self.start, self.runtime.place_images(images), batch_statistics=False).softmax(-1).amax(-1)
-            for images, _ in source
-        ]
+        confidences = []
+        for images, _ in source:
+            check_images(images)
+            logits = self.logits(self.start, self.runtime.place_images(images), batch_statistics=False)
+            confidences.append(logits.softmax(-1).amax(-1))
+        if not confidences:
+            raise ValueError("Expected `source` to yield images, but it is empty.")
         threshold = torch.cat(confidences).double().quantile(0.05).item() - 0.05
         self.config = replace(self.config, threshold=threshold)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from vcotta.methods.base import Adapter, OptimizerName
+from vcotta.methods.checks import check_fields
 from vcotta.methods.losses import entropy
 
 __all__ = ["TENT", "TENTConfig"]
@@ -26,6 +27,11 @@ class TENTConfig:
 
     lr: float = 1e-3
     optimizer: OptimizerName = "adam"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.lr < 0:
+            raise ValueError(f"Expected `lr` to be at least 0, but got {self.lr}.")
 
 
 class TENT(Adapter):

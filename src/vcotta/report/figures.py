@@ -48,6 +48,8 @@ def error_by_corruption(runs: Sequence[Run], path: str | os.PathLike[str]) -> No
         runs: Runs of one stream, one line each; the mean error stands in the legend.
         path: PNG file to write.
     """
+    from matplotlib.ticker import NullLocator  # slow to import, and needed only where a figure is drawn
+
     summaries, labels = same_domains(runs)
     with _figure(path, width=max(5.0, 3.5 + 0.4 * len(labels)), height=4.2) as axes:
         places = np.arange(len(labels))
@@ -60,7 +62,12 @@ def error_by_corruption(runs: Sequence[Run], path: str | os.PathLike[str]) -> No
             axes.plot(beside, mean, **look)
         axes.axvline(len(labels) - 0.35, color="0.6", linewidth=0.8)
         axes.set_xlim(-0.5, len(labels) + 1)
-        axes.set_ylim(bottom=0)
+        # Errors of 1 and of 90 per cent in one picture: logarithmic, but for the lowest per cent, which may be zero.
+        axes.set_yscale("symlog", linthresh=1, linscale=0.3)
+        ticks = [0, 1, 2, 5, 10, 20, 50, 100]
+        axes.set_yticks(ticks, [str(tick) for tick in ticks])
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.set_ylim(0, 1.15 * max(10.0, *(100 * part["error"] for one in summaries for part in one["domains"])))
         axes.set_xticks(
             [*places, len(labels) + 0.4], [*labels, "mean"], rotation=40, ha="right", rotation_mode="anchor"
         )

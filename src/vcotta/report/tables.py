@@ -94,16 +94,17 @@ def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def comparison(runs: Sequence[Run]) -> Grid:
-    """Return the table of `rows`, one line a run, the best of each column marked."""
+    """Return the table of `rows`, one line a run, the best score of each column marked (being quick is no score)."""
     table = rows(runs)
     header = ("Method", *(heading for heading, _ in COLUMNS.values()))
     cells = tuple((row["method"], *(f"{row[key]:{form}}" for key, (_, form) in COLUMNS.items())) for row in table)
     best = {
         (r, c)
         for c, key in enumerate(COLUMNS, 1)
+        if key != "seconds"
         for r in _lowest([row[key] for row in table], [row[c] for row in cells])
     }
-    return Grid(header, cells, frozenset(best), "Means over domains")
+    return Grid(header, cells, frozenset(best), "Means over corruptions")
 
 
 def by_corruption(runs: Sequence[Run]) -> Grid:
