@@ -21,7 +21,7 @@ def corrupt_files(source: Path, out: Path, name: str, severity: int, seed: int =
     """Corrupt an image, every image of a folder (with its subfolders), or an ``.npy`` array, into ``out``.
 
     Image k, in the order of sorted paths, gets the draws of (seed, name, severity, k), as in `corrupt`. Files keep
-    their relative paths and become PNG, so that no second loss is added.
+    their relative paths and become PNG, so that no second loss is added. Nothing that exists is overwritten.
 
     Args:
         source: Image, folder, or ``.npy`` file with uint8 images, (n, height, width, 3).
@@ -32,9 +32,19 @@ def corrupt_files(source: Path, out: Path, name: str, severity: int, seed: int =
 
     Returns:
         The number of images written.
+
+    Raises:
+        FileExistsError: If ``out`` exists, an empty folder excepted.
+        FileNotFoundError: If ``source`` does not exist.
+        ValueError: If a file is no image, or ``out`` has the wrong ending.
     """
     if not source.exists():
         raise FileNotFoundError(f"Expected {source} to be an image, a folder or an .npy file, but it does not exist.")
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise FileExistsError(f"Expected {out} not to exist yet, but it does. Move it away or choose another name.")
+    wanted = ".npy" if source.suffix == ".npy" else "" if source.is_dir() else ".png"
+    if wanted and out.suffix.lower() != wanted:
+        raise ValueError(f"Expected `out` to end in {wanted}, which is what will be written, but got {out.name!r}.")
     if source.suffix == ".npy":
         result = corrupt(_read_array(source), name, severity, seed)
         with atomic_path(out) as aside, aside.open("wb") as file:

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vcotta.data.folders import corrupt_files
+
+
+@pytest.fixture
+def image(tmp_path):
+    path = tmp_path / "a.png"
+    Image.fromarray(np.full((32, 32, 3), 90, np.uint8)).save(path)
+    return path
+
+
+def test_nothing_that_exists_is_overwritten(image, tmp_path) -> None:
+    before = image.read_bytes()
+    for out in (image, tmp_path):
+        with pytest.raises(FileExistsError, match="choose another name"):
+            corrupt_files(image if out == image else tmp_path, out, "fog", 5)
+    assert image.read_bytes() == before
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "in").mkdir()
+    image.rename(tmp_path / "in" / "a.png")
+    assert corrupt_files(tmp_path / "in", tmp_path / "empty", "contrast", 1) == 1
+
+
+def test_an_ending_that_would_lie_is_refused(image, tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"end in \.png"):
+        corrupt_files(image, tmp_path / "b.jpg", "fog", 5)
+    np.save(tmp_path / "x.npy", np.zeros((2, 32, 32, 3), np.uint8))
+    with pytest.raises(ValueError, match=r"end in \.npy"):
+        corrupt_files(tmp_path / "x.npy", tmp_path / "x.png", "fog", 5)
+
+
+def test_what_is_no_image_is_named(tmp_path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"not an image")
+    with pytest.raises(ValueError, match=r"bad\.png to be an image"):
+        corrupt_files(tmp_path / "bad.png", tmp_path / "b.png", "fog", 5)
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ValueError, match="has none that end in"):
+        corrupt_files(tmp_path / "none", tmp_path / "out", "fog", 5)
+    (tmp_path / "bad.npy").write_bytes(b"not an array")
+    with pytest.raises(ValueError, match="cannot be read"):
+        corrupt_files(tmp_path / "bad.npy", tmp_path / "c.npy", "fog", 5)
