@@ -1,54 +1,51 @@
-"""The clean error of a network that somebody else trained, from files named on the command line.
+"""The clean error of a network that somebody else trained, on the whole test split of a prepared data set.
 
-What: the share of wrong predictions on labelled clean images, the number of them, the hash of the weights and the time.
-How: any network that `vcotta.models.build_network` knows, images in [0, 1], float32, eval mode, one pass, one thread.
-Where the error is not the expected one, `vcotta.check` says what may be wrong.
+What: how many images it gets wrong, the hash of its weights file and the time.
+How: any network that `vcotta.models.build_network` knows, images in [0, 1], float32, eval mode, one pass, one thread,
+through the same data path as `vcotta check` and `vcotta run`. Where the error is not the expected one, `vcotta.check`
+says what may be wrong.
 
-    python benchmarks/offtheshelf.py --images test_images.npy --labels test_labels.npy \
-        --model resnet-20 --weights resnet20.pt --expected 0.0827
-    python benchmarks/offtheshelf.py --images val_images.npy --labels val_labels.npy \
-        --model my_network.py:factory --weights my_weights.pt
+    python benchmarks/offtheshelf.py --dataset cifar10 --model resnet-20 --weights resnet20.pt --title ResNet-20
+    python benchmarks/offtheshelf.py --dataset imagenet --model my_network.py:factory --weights my_weights.pt \
+        --expected 27 --title "My network"
 
-Images are uint8 (n, height, width, 3), labels integers (n,), both `.npy`; `vcotta data prepare` writes CIFAR like that.
-
-Measured on CIFAR-10's 10 000 test images with akamaster's ResNets, torch 2.13 on one CPU thread: ResNet-20 8.27 %,
-ResNet-32 7.37 %, ResNet-44 6.90 %, ResNet-56 6.61 %, exactly the published errors.
+With ``--json docs/results/offtheshelf.json`` the row is kept for docs/benchmarks.md: a row of the same title and data
+set is replaced.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from vcotta.check import check_network
-from vcotta.data import ImageData
+from vcotta.experiments.benchmark import find_benchmark
 from vcotta.files import sha256, write_json
-from vcotta.models import build_network
+from vcotta.models import expected_error
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--images", type=Path, required=True, help="uint8 array (n, height, width, 3), .npy")
-    parser.add_argument("--labels", type=Path, required=True, help="integer array (n,), .npy")
+    parser.add_argument("--dataset", required=True, help="a prepared data set, or folder:DIR")
     parser.add_argument("--model", required=True, help="a name for build_network, or file.py:factory")
     parser.add_argument("--weights", type=Path, required=True, help="checkpoint")
-    parser.add_argument("--expected", type=float, help="the published error, a fraction")
+    parser.add_argument("--title", help="name of the network in the table; by default that of the model")
+    parser.add_argument("--expected", type=float, help="the published error in per cent, where it is not known here")
     parser.add_argument("--limit", type=int, help="use only this many images, spread evenly")
     parser.add_argument("--batch-size", type=int, default=200)
-    parser.add_argument("--json", type=Path, help="write the result to this file too")
+    parser.add_argument("--json", type=Path, help="keep the row in this file")
     asked = parser.parse_args()
 
     torch.set_num_threads(1)
-    images = np.load(asked.images, mmap_mode="r", allow_pickle=False)
-    labels = np.load(asked.labels, allow_pickle=False).astype(np.int64)
-    data = ImageData(images, labels, tuple(map(str, range(int(labels.max()) + 1))), asked.images.stem)
-    model = build_network(asked.model, len(data.class_names), asked.weights)
+    benchmark = find_benchmark(asked.dataset)
+    data, model = benchmark.load(), benchmark.build(asked.model, asked.weights)
+    expected = expected_error(asked.model, asked.dataset) if asked.expected is None else asked.expected / 100
     start = time.perf_counter()
-    report = check_network(model, data, limit=asked.limit, expected=asked.expected, batch_size=asked.batch_size)
+    report = check_network(model, data, limit=asked.limit, expected=expected, batch_size=asked.batch_size)
     seconds = time.perf_counter() - start
     wrong = round(report.error * report.images)
     print(report)
@@ -56,18 +53,18 @@ def main() -> None:
     for slip in report.slips:
         print(f"  {slip.without}: {slip.error:.1%}")
     if asked.json is not None:
-        write_json(
-            asked.json,
-            {
-                "model": asked.model,
-                "weights_sha256": sha256(asked.weights),
-                "images": report.images,
-                "wrong": wrong,
-                "error": report.error,
-                "seconds": round(seconds, 1),
-                "torch": str(torch.__version__),
-            },
-        )
+        row = {
+            "network": asked.title or asked.model.rsplit(":")[-1],
+            "dataset": data.name,
+            "images": report.images,
+            "wrong": wrong,
+            "error": report.error,
+            "weights_sha256": sha256(asked.weights),
+            "torch": str(torch.__version__),
+        }
+        kept = json.loads(asked.json.read_text(encoding="utf-8")) if asked.json.exists() else []
+        same = ("network", "dataset")
+        write_json(asked.json, [old for old in kept if any(old[key] != row[key] for key in same)] + [row])
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@
     python docs/update.py --take NAME RUN...       # keep manifest and summary of runs as docs/results/NAME/METHOD
 
 The files: ``docs/results/demo/seed-S.json`` (the demo's rows, and BN on the warmed network beside them), the figures of
-seed 0, ``docs/results/corruptions-benchmark.json`` (from benchmarks/corruptions.py), and for each benchmark the
-manifest and summary of one run a method.
+seed 0, ``docs/results/corruptions-benchmark.json`` and ``offtheshelf.json`` (from benchmarks/), ``gpu-times.json`` (by
+the clock), and for each benchmark the manifest and summary of one run a method.
 """
 
 from __future__ import annotations
@@ -164,6 +164,29 @@ def benchmark_text(name: str) -> str:
     return "\n".join(lines)
 
 
+def offtheshelf_text() -> str:
+    """Table of networks that others trained, on clean test images."""
+    rows = json.loads((RESULTS / "offtheshelf.json").read_text())
+    lines = ["| Network | Data | Images | Wrong | Error % | SHA-256 of the weights |", "|:--|:--|--:|--:|--:|:--|"]
+    for row in rows:
+        lines.append(
+            f"| {row['network']} | {row['dataset']} | {row['images']} | {row['wrong']} | {100 * row['error']:.2f} "
+            f"| `{row['weights_sha256'][:16]}` |"
+        )
+    versions = ", ".join(sorted({row["torch"] for row in rows}))
+    return "\n".join([*lines, "", f"torch {versions}, float32, one CPU thread (`benchmarks/offtheshelf.py`)."])
+
+
+def times_text() -> str:
+    """Table of what took how long, by the clock."""
+    lines = ["| What | Command | Where | Seconds | Clean error % |", "|:--|:--|:--|--:|--:|"]
+    for row in json.loads((RESULTS / "gpu-times.json").read_text()):
+        where = row["device"] + (f", torch {row['torch']}" if row["torch"] else "")
+        error = "" if row["clean_error"] is None else f"{100 * row['clean_error']:.2f}"
+        lines.append(f"| {row['work']} | `{row['command']}` | {where} | {row['seconds']} | {error} |")
+    return "\n".join([*lines, "", "Seconds by the wall clock."])
+
+
 def _bold(text: str, best: bool) -> str:
     return f"**{text}**" if best else text
 
@@ -183,6 +206,8 @@ DRAWN: dict[str, Callable[[], str]] = {
     "corruptions": corruptions_text,
     "cifar10c": lambda: benchmark_text("cifar10c"),
     "cifar100c": lambda: benchmark_text("cifar100c"),
+    "offtheshelf": offtheshelf_text,
+    "times": times_text,
 }
 
 

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from PIL import Image
 
 import vcotta
 from vcotta import cli
-from vcotta.experiments import setup
+from vcotta.cli.options import parse_grid, parse_settings
+from vcotta.data import imagenet
+from vcotta.experiments import setup, tuning
 
 
 @pytest.fixture
@@ -62,6 +66,31 @@ def test_info_names_versions_device_and_cache(command, tmp_path) -> None:
     assert "procedural" in out
 
 
+def test_info_tells_the_size_of_the_caches_parts(command, tmp_path) -> None:
+    (tmp_path / "cache" / "warmed").mkdir(parents=True)
+    (tmp_path / "cache" / "warmed" / "a").write_bytes(bytes(3 * 2**19))
+    lines = [line.split(maxsplit=1) for line in command("info")[1].splitlines()]
+    assert ["warmed", "1.5 MiB in 1 file"] in lines
+    assert ["data", "empty"] in lines
+
+
+@pytest.mark.parametrize("name", ["", "data"])
+def test_without_arguments_the_help_is_printed_line_by_line(command, name) -> None:
+    asked = command(*name.split(), "--help")
+    assert command(*name.split()) == asked
+    assert len(asked[1].splitlines()) > 8
+
+
+def test_settings_are_read_as_what_they_are(command) -> None:
+    read = parse_settings(["flip=false", "views=8", "kl-lambda=None", "sampling=none", "alpha=entropy"], "vcotta")
+    assert read == {"flip": False, "views": 8, "kl_lambda": None, "sampling": "none", "alpha": "entropy"}
+    assert parse_settings(["threshold=none", "flip=TRUE"], "cotta") == {"threshold": None, "flip": True}
+    assert parse_grid(["sampling=none,local", "flip=True,false"], "vcotta") == {
+        "sampling": ["none", "local"],
+        "flip": [True, False],
+    }
+
+
 MISTAKES = {
     "an unknown method": (["run", "--method", "vcota", "--out", "x"], "Did you mean 'vcotta'"),
     "an unknown data set": (["run", "--method", "bn", "--dataset", "digit", "--out", "x"], "Did you mean 'digits'"),
@@ -80,14 +109,32 @@ MISTAKES = {
     "data that cannot be fetched": (["data", "fetch", "frst"], "Did you mean 'frost'"),
     "nothing to tune": (["tune", "--method", "bn", "--out", "x.json"], "none to search"),
     "seeds that are not numbers": (["tune", "--method", "tent", "--out", "x", "--seeds", "a"], "whole numbers"),
+    "an unknown option to tune": (["tune", "--method", "tent", "--out", "x", "--grid", "lrr=1"], "'lr'"),
+    "a severity of 0 to tune at": (["tune", "--method", "tent", "--out", "x", "--severities", "0"], "1 to 5"),
+    "none beside a corruption": (["run", "--method", "bn", "--out", "x", "--corruptions", "fog,none"], "only one"),
+    "an unknown corruption of a run": (["run", "--method", "bn", "--out", "x", "--corruptions", "fogg"], "'fog'"),
+    "a list without files": (["run", "--method", "bn", "--out", "x", "--list", "l.txt"], "corrupted"),
+    "a subset of CIFAR-10": (
+        ["run", "--method", "bn", "--dataset", "cifar10", "--corrupted", ".", "--subset", "5", "--out", "x"],
+        "imagenet only",
+    ),
+    "a preprocessing of CIFAR-10": (["data", "prepare", "cifar10", "--preprocess", "none"], "imagenet only"),
+    "a network with too few outputs": (
+        ["run", "--method", "bn", "--model", "four.py:four", "--out", "x"],
+        "10 outputs",
+    ),
     "a negative seed": (["demo", "--seed", "-1"], "seed"),
 }
+
+
+FOUR = "from torch import nn\n\ndef four():\n    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 4))\n"
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_users_mistake_is_one_line_and_exit_code_2(command, mistake, tmp_path) -> None:
     arguments, text = MISTAKES[mistake]
     Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
+    (tmp_path / "four.py").write_text(FOUR)
     code, _, err = command(*arguments)
     assert code == 2
     assert len(err.strip().splitlines()) == 1
@@ -148,6 +195,100 @@ def test_tune_looks_at_the_extra_corruptions_only_and_writes_what_it_found(comma
     assert "--set lr=" in out
 
 
+def test_a_search_is_kept_though_an_nll_is_infinite(command, monkeypatch, tmp_path) -> None:
+    found = [{"options": {"lr": 0.1}, "error": 50.0, "nll": math.inf}]
+    monkeypatch.setattr(tuning, "tune", lambda *_, **__: found)
+    code, out, _ = command("tune", "--method", "tent", "--out", "found.json")
+    assert code == 0
+    assert "NLL inf" in out
+    assert json.loads((tmp_path / "found.json").read_text())["trials"] == [found[0] | {"nll": None}]
+
+
+PETS = """
+from torch import nn
+
+def linear(classes):
+    return nn.Sequential(nn.BatchNorm2d(3), nn.AvgPool2d(56), nn.Flatten(), nn.Linear(48, classes))
+"""
+
+
+@pytest.fixture
+def network(tmp_path):
+    """Arguments that name a network of one's own, made for any number of classes, and its weights."""
+    from safetensors.torch import save_file
+
+    from vcotta.models import build_network
+
+    (tmp_path / "net.py").write_text(PETS)
+
+    def make(classes: int) -> tuple[str, ...]:
+        name = f"{tmp_path / 'net.py'}:linear"
+        save_file(build_network(name, classes).state_dict(), tmp_path / "net.safetensors")
+        return "--model", name, "--weights", str(tmp_path / "net.safetensors"), "--device", "cpu"
+
+    return make
+
+
+def _save(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (224, 224, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, "JPEG")
+
+
+def test_anybodys_images_are_taken_as_they_are(command, network, tmp_path) -> None:
+    for number in range(6):
+        _save(tmp_path / "pets" / ("cat", "dog")[number % 2] / f"{number}.jpg", number)
+    data = ("--dataset", f"folder:{tmp_path / 'pets'}", *network(2))
+    code, out, _ = command("run", "--method", "bn", *data, "--corruptions", "none", "--out", "as-is")
+    assert code == 0
+    assert "6 images as they are" in out
+    manifest, summary = (
+        json.loads((tmp_path / "as-is" / f"{name}.json").read_text()) for name in ("manifest", "summary")
+    )
+    assert (manifest["stream"]["order"], manifest["stream"]["pixels"]) == (["clean"], "clean")
+    assert [(part["domain"], part["severity"], part["n"]) for part in summary["domains"]] == [("clean", 0, 6)]
+    assert command("run", "--method", "bn", *data, "--corruptions", "fog, contrast", "--out", "two")[0] == 0
+    assert json.loads((tmp_path / "two" / "manifest.json").read_text())["stream"]["order"] == ["fog", "contrast"]
+    code, _, err = command("run", "--method", "bn", *data[:4], "--out", "no-weights")
+    assert code == 2
+    assert "vcotta train" not in err
+
+
+def test_imagenet_c_is_read_by_subset_by_list_and_resized_twice_only_on_request(
+    command, network, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(imagenet, "CLASSES", 2)
+    names = [f"n0000000{number % 2}/ILSVRC2012_val_{number:08d}.JPEG" for number in range(4)]
+    for number, name in enumerate(names):
+        _save(tmp_path / "C" / "fog" / "5" / name, number)
+    (tmp_path / "list.txt").write_text(names[3] + "\n")
+    own = ("--dataset", "imagenet", *network(1000), "--corrupted", "C", "--corruptions", "fog")
+
+    def stream(out: str, *options: str):
+        code, _, err = command("run", "--method", "source", *own, "--out", out, *options)
+        return json.loads((tmp_path / out / "manifest.json").read_text())["stream"] if code == 0 else err
+
+    assert stream("all")["images_per_domain"] == 4
+    assert stream("subset", "--subset", "2")["images_per_domain"] == 2
+    assert stream("list", "--list", "list.txt")["images_per_domain"] == 1
+    assert "a second time" in stream("twice", "--preprocess", "res256crop224")
+    legacy = stream("legacy", "--preprocess", "res256crop224", "--legacy")
+    assert legacy["preprocessing"] == "res256crop224, uint8 / 255"
+    assert "preprocess" in stream("unknown", "--preprocess", "crop")
+
+
+def test_imagenet_is_prepared_by_a_list_without_resizing(command, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(imagenet, "CLASSES", 2)
+    names = [f"n0000000{number % 2}/ILSVRC2012_val_{number:08d}.JPEG" for number in range(4)]
+    for number, name in enumerate(names):
+        _save(tmp_path / "val" / name, number)
+    (tmp_path / "list.txt").write_text("\n".join(names[1:]))
+    arguments = ("data", "prepare", "imagenet", "--root", ".", "--list", "list.txt")
+    assert "a second time" in command(*arguments)[2]
+    assert command(*arguments, "--preprocess", "none")[0] == 0
+    assert "3 test" in command("data", "list")[1]
+
+
 @pytest.fixture
 def cifar(tmp_path):
     """A tiny CIFAR-10 in the official binary format, and the same as CIFAR-10-C."""
@@ -202,3 +343,11 @@ def test_cifar10_from_prepared_files_to_a_recorded_run(command, cifar, tiny_coun
     made, read = (json.loads((tmp_path / name / "manifest.json").read_text())["stream"] for name in ("fly", "files"))
     assert (made["pixels"], read["pixels"]) == ("generated", "files")
     assert (tmp_path / "fly/records.jsonl").read_bytes() == (tmp_path / "files/records.jsonl").read_bytes()
+    for name in ("once", "again"):  # the second time with the warmed network of the first, from the cache folder
+        code, _, err = command(
+            "run", "--method", "vcotta", *network, "--set", "views=1", "--corruptions", "fog", "--out", name
+        )
+        assert code == 0
+        assert ("from the cache" in err) == (name == "again")
+    assert (tmp_path / "once/records.jsonl").read_bytes() == (tmp_path / "again/records.jsonl").read_bytes()
+    assert len(list((tmp_path / "cache" / "warmed").iterdir())) == 1

@@ -121,6 +121,7 @@ def test_sentence_says_what_will_come(data):
         ({"severity": True}, "`severity`"),
         ({"corruptions": ("fogg",)}, "Did you mean 'fog'"),
         ({"corruptions": ()}, "at least one corruption"),
+        ({"corruptions": ("fog", "none")}, "'none' to be the only one"),
         ({"seed": -1}, "`seed`"),
     ],
 )
@@ -137,3 +138,15 @@ def test_a_single_name_is_not_taken_for_a_list_of_letters(data):
 def test_start_beyond_the_end_is_refused(data):
     with pytest.raises(ValueError, match="`start` to be 0 to 15"):
         ContinualStream(data).batches(16)
+
+
+def test_without_corruption_images_come_once_and_as_they_are(data, calls):
+    stream = ContinualStream(data, ("none",), batch_size=10, limit=15)
+    parts = list(stream)
+    assert [(part.domain, part.severity, len(part.labels)) for part in parts] == [("clean", 0, 10), ("clean", 0, 5)]
+    assert torch.equal(torch.cat([part.images for part in parts]), to_tensor(data.images[:15]))
+    assert calls == []
+    told = stream.describe()
+    assert (told["order"], told["severities"], told["pixels"]) == (["clean"], [0], "clean")
+    assert (told["severity_table"], told["seed"]) == (None, None)
+    assert str(stream) == "Stream of squares: 15 images as they are, 2 batches of up to 10."

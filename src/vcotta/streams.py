@@ -22,8 +22,8 @@ class Batch:
 
     Attributes:
         index: Place in the stream, from 0.
-        domain: Name of the corruption.
-        severity: Its severity, 1 to 5.
+        domain: Name of the corruption, or ``clean``.
+        severity: Its severity, 1 to 5, or 0 where there is no corruption.
         images: Floats (n, channels, height, width) in [0, 1].
         labels: Integers (n,), for scoring only; no adapter sees them.
     """
@@ -55,10 +55,11 @@ class ContinualStream:
     Images are corrupted when their batch is asked for, from ``seed`` and their place in the data alone, so every
     iteration, and one that starts in the middle, gives the same pixels. The short last batch of a domain is kept.
     Data that are stored corrupted, such as CIFAR-10-C, are taken as they are; ``seed`` and ``table`` then do nothing.
+    So are other images with ``corruptions=("none",)``: a single domain called ``clean``, of severity 0.
 
     Attributes:
         data: Clean test images, or a `CorruptedSource`.
-        corruptions: Names in order of appearance.
+        corruptions: Names in order of appearance, or ``("none",)``.
         severity: 1 to 5, or several of them, visited in order as separate domains within each corruption.
         batch_size: Images in a batch.
         limit: Use only this many images, the first ones, of each domain; None for all.
@@ -92,17 +93,7 @@ class ContinualStream:
             )
         if not self.corruptions:
             raise ValueError("Expected `corruptions` to name at least one corruption, but got none.")
-        known = (*STANDARD, *EXTRA)
-        for name in self.corruptions:
-            if name not in known:
-                raise unknown_name("corruptions", name, known)
-        if not self.severities:
-            raise ValueError("Expected `severity` to be 1 to 5, but got none.")
-        for severity in self.severities:
-            if not _is_int(severity) or not 1 <= severity <= 5:
-                raise ValueError(
-                    f"Expected `severity` to be 1 to 5, but got {severity!r}. Use 5 for the usual protocol."
-                )
+        self._check_domains()
         if not _is_int(self.batch_size) or self.batch_size < 1:
             raise ValueError(f"Expected `batch_size` to be at least 1, but got {self.batch_size!r}.")
         if not len(self.data):
@@ -121,15 +112,41 @@ class ContinualStream:
             for name, severity in self.domains:
                 self.data.corrupted(name, severity)  # what is missing is said now, not in the middle of a run
 
+    def _check_domains(self) -> None:
+        if self._clean:
+            if isinstance(self.data, CorruptedSource):
+                raise ValueError(f"Expected clean images for corruptions=('none',), but {self.data.name} has none.")
+            return
+        known = (*STANDARD, *EXTRA)
+        for name in self.corruptions:
+            if name == "none":
+                raise ValueError("Expected 'none' to be the only one of `corruptions`, but got others beside it.")
+            if name not in known:
+                raise unknown_name("corruptions", name, known)
+        if not self.severities:
+            raise ValueError("Expected `severity` to be 1 to 5, but got none.")
+        for severity in self.severities:
+            if not _is_int(severity) or not 1 <= severity <= 5:
+                raise ValueError(
+                    f"Expected `severity` to be 1 to 5, but got {severity!r}. Use 5 for the usual protocol."
+                )
+
+    @property
+    def _clean(self) -> bool:
+        return tuple(self.corruptions) == ("none",)
+
     @property
     def severities(self) -> tuple[int, ...]:
-        """The severities of each corruption, in order."""
+        """The severities of each corruption, in order; 0 alone where there is no corruption."""
+        if self._clean:
+            return (0,)
         return (self.severity,) if isinstance(self.severity, int) else tuple(self.severity)
 
     @property
     def domains(self) -> tuple[tuple[str, int], ...]:
         """The domains (corruption, severity) in order."""
-        return tuple((name, severity) for name in self.corruptions for severity in self.severities)
+        names = ("clean",) if self._clean else self.corruptions
+        return tuple((name, severity) for name in names for severity in self.severities)
 
     @property
     def images_per_domain(self) -> int:
@@ -156,8 +173,9 @@ class ContinualStream:
         if isinstance(self.data, CorruptedSource):
             pixels = torch.from_numpy(self.data.corrupted(name, severity)[first:last].copy()).to(self.device)
         else:
-            clean = torch.from_numpy(self.data.images[first:last].copy()).to(self.device)
-            pixels = corrupt(clean, name, severity, seed=self.seed, offset=first, table=self.table)
+            pixels = torch.from_numpy(self.data.images[first:last].copy()).to(self.device)
+            if not self._clean:
+                pixels = corrupt(pixels, name, severity, seed=self.seed, offset=first, table=self.table)
         labels = torch.from_numpy(self.data.labels[first:last].copy()).to(self.device)
         return Batch(index, name, severity, pixels.permute(0, 3, 1, 2).contiguous().float().div_(255), labels)
 
@@ -175,10 +193,12 @@ class ContinualStream:
             pixels, digest = self.data.images, self.data.sha256()
             table = self.table or nearest_table(*pixels.shape[1:3])
             made = {"pixels": "generated", "severity_table": table, "seed": self.seed}
+        if self._clean:
+            made = {"pixels": "clean", "severity_table": None, "seed": None}
         files = getattr(pixels, "preprocess", None)  # how files became images of this size
         return {
             "protocol": "continual",
-            "order": list(self.corruptions),
+            "order": ["clean"] if self._clean else list(self.corruptions),
             "severities": list(self.severities),
             **made,
             "images_per_domain": self.images_per_domain,
@@ -194,12 +214,15 @@ class ContinualStream:
         }
 
     def __str__(self) -> str:
+        end = f"{len(self)} batches of up to {self.batch_size}"
+        if self._clean:
+            return f"Stream of {self.data.name}: {self.images_per_domain} images as they are, {end}."
         kinds, levels = len(self.corruptions), self.severities
         at = f"severity {levels[0]}" if len(levels) == 1 else f"severities {', '.join(map(str, levels))}"
         made = "from files" if isinstance(self.data, CorruptedSource) else f"seed {self.seed}"
         return (
             f"Continual stream of {self.data.name}: {kinds} corruption{'s' * (kinds > 1)} at {at}, "
-            f"{self.images_per_domain} images each, {len(self)} batches of up to {self.batch_size}, {made}."
+            f"{self.images_per_domain} images each, {end}, {made}."
         )
 
 

@@ -182,6 +182,8 @@ def test_missing_parts_of_the_tree_are_named(tree, tmp_path):
         ContinualStream(source, ("snow",))
     with pytest.raises(FileNotFoundError, match="Expected severity 4 of fog"):
         ContinualStream(source, ("fog",), severity=4)
+    with pytest.raises(ValueError, match="Expected clean images"):
+        ContinualStream(source, ("none",))
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="it holds no corruption"):
         open_corrupted("imagenet", tmp_path / "empty")

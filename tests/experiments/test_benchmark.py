@@ -61,3 +61,22 @@ def test_source_batches_are_the_training_images() -> None:
     assert images.shape == (50, 3, 32, 32)
     assert labels.max() <= 9
     assert len(BENCHMARKS["digits"].source(seed=0).dataset) == 1000
+
+
+def test_a_network_with_other_outputs_is_refused_at_once(tmp_path) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "def four(): return nn.Sequential(nn.Flatten(), nn.Linear(3072, 4))\n"
+        "def flat(): return nn.Flatten(0)\n"
+    )
+    with pytest.raises(ValueError, match="Expected a network with 10 outputs, one for each class of digits, but got 4"):
+        BENCHMARKS["digits"].build(f"{tmp_path / 'net.py'}:four")
+    with pytest.raises(ValueError, match=r"but got \(3072,\)"):
+        BENCHMARKS["digits"].build(f"{tmp_path / 'net.py'}:flat")
+
+
+def test_networks_of_known_data_sets_are_made_without_the_data(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path))
+    assert BENCHMARKS["imagenet"].build("resnet-18").fc.out_features == 1000
+    with pytest.raises(ValueError, match="Expected training images, but imagenet has none here"):
+        BENCHMARKS["imagenet"].source(seed=0)

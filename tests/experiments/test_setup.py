@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from vcotta import save_warmed, to_variational
 from vcotta.bayes import is_variational
 from vcotta.data.digits import digits_network
-from vcotta.experiments.benchmark import BENCHMARKS
+from vcotta.experiments import setup
+from vcotta.experiments.benchmark import BENCHMARKS, Benchmark, find_benchmark
 from vcotta.experiments.setup import adapter_for, start_network, stream_for, train_network, warm_network
 from vcotta.methods import list_methods
 from vcotta.models import save_weights
@@ -55,6 +57,70 @@ def test_a_network_starts_from_plain_weights_from_a_warmed_file_or_from_scratch(
     assert is_variational(start_network(cifar, "bn", "wrn-10-1", warmed))
     with pytest.raises(ValueError, match="vcotta train"):
         start_network(cifar, "bn", "wrn-10-1")
+
+
+@pytest.mark.parametrize("name", ["imagenet", "folder:pets"])
+def test_training_is_advised_only_where_it_is_possible(name) -> None:
+    with pytest.raises(ValueError, match="Give the file of a published one"):
+        start_network(find_benchmark(name), "bn", "resnet-18")
+
+
+def test_files_are_read_in_a_special_way_only_where_there_are_files() -> None:
+    with pytest.raises(ValueError, match="Expected subset only together with `corrupted`"):
+        stream_for(DIGITS, files={"subset": 5})
+
+
+@pytest.fixture
+def warmings(tmp_path, monkeypatch) -> list[nn.Module]:
+    """Networks that were really warmed up, on digits in place of CIFAR-10."""
+    monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Benchmark, "load", lambda self, split="test": DIGITS_TEST)
+    seen = []
+
+    def warm_up(model, loader, config, *, path, **_):
+        seen.append(model)
+        net = to_variational(model)
+        save_warmed(net, path)
+        return net
+
+    monkeypatch.setattr(setup, "warm_up", warm_up)
+    return seen
+
+
+def test_a_warmed_network_is_kept_in_the_cache_and_made_anew_when_damaged(warmings, tmp_path) -> None:
+    cifar, plain, shown = BENCHMARKS["cifar10"], tmp_path / "plain.safetensors", []
+    save_weights(cifar.build("wrn-10-1", seed=5), plain)
+
+    def start(**options):
+        def task(label, form):
+            return lambda done, total, value: shown.append(form.format(value))
+
+        return start_network(cifar, "vcotta", "wrn-10-1", plain, task=task, **options)
+
+    first = start()
+    (kept,) = (tmp_path / "cache" / "warmed").iterdir()
+    assert len(kept.stem) == 16
+    second = start()
+    assert len(warmings) == 1
+    assert shown == ["from the cache"]
+    assert is_variational(second)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    kept.write_bytes(kept.read_bytes()[:1000])
+    start()
+    assert len(warmings) == 2
+    start()
+    start(seed=1)  # another warm-up
+    assert len(warmings) == 3
+    save_weights(cifar.build("wrn-10-1", seed=6), plain)  # another network
+    start()
+    assert len(warmings) == 4
+    assert len(list(kept.parent.iterdir())) == 3
+
+
+def test_the_cache_is_not_used_for_digits(untrained, warmings, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(setup, "warm_up", lambda model, *_, path, **__: to_variational(model) if path is None else None)
+    assert is_variational(start_network(DIGITS, "vcotta"))
+    assert not (tmp_path / "cache").exists()
 
 
 DIGITS_TEST = DIGITS.load("test")

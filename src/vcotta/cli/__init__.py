@@ -22,12 +22,12 @@ _UsageError: Any = typer.BadParameter.__base__
 app = typer.Typer(
     name="vcotta",
     help="Continual test-time adaptation: a classifier that adjusts itself to fog, noise or another camera.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(help="See which data is there, and fetch more.", no_args_is_help=True)
+data_app = typer.Typer(help="See which data is there, and fetch more.", invoke_without_command=True)
 
 
 for command in (demo, methods, train, check, warmup, run, tune, corrupt, info):
@@ -71,10 +71,20 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _help(context: typer.Context) -> None:
+    """Without a command, show which there are."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+data_app.callback(help="See which data is there, and fetch more.")(_help)
+
+
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    pass
+    _help(context)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vcotta.cli.options import Device, Seed, runtime_for, show
+from vcotta.cli.options import Device, ListFile, Seed, Subset, runtime_for, show
 
 __all__ = ["corrupt", "data_fetch", "data_list", "data_prepare"]
 
@@ -79,7 +79,11 @@ def data_prepare(
     root: Annotated[Path | None, typer.Option(help="Folder with the official archives or folders.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch CIFAR if it is not there.")] = False,
     verify: Annotated[bool, typer.Option(help="Refuse files whose hash is not the official one.")] = True,
-    subset: Annotated[int | None, typer.Option(help="ImageNet: use so many images, evenly over classes.")] = None,
+    subset: Subset = None,
+    list_file: ListFile = None,
+    preprocess: Annotated[
+        str, typer.Option(help="ImageNet: none for images of 224 x 224, res256crop224 for photographs.")
+    ] = "res256crop224",
 ) -> None:
     """Prepare a data set from its official files.
 
@@ -96,6 +100,8 @@ def data_prepare(
             download=download,
             verify=verify,
             subset=subset,
+            list_file=list_file,
+            preprocess=preprocess,
             progress=lambda done, total: report(done, total or 0, done),
         )
     typer.echo(f"{name} is ready in {folder}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -11,17 +12,18 @@ __all__ = [
     "Dataset",
     "Device",
     "Limit",
+    "ListFile",
     "Model",
     "Precision",
     "Seed",
     "Settings",
+    "Subset",
     "numbers",
-    "pair",
+    "parse_grid",
     "parse_settings",
     "runtime_for",
     "set_threads",
     "show",
-    "values",
 ]
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
@@ -35,9 +37,16 @@ Model = Annotated[
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU where there is one.")]
 Precision = Annotated[str | None, typer.Option(help="fp32 or bf16; by default bf16 on a GPU.")]
 Limit = Annotated[int | None, typer.Option(help="Use only this many images of each corruption.")]
+Subset = Annotated[int | None, typer.Option(help="ImageNet: use only this many images, the same number of each class.")]
+ListFile = Annotated[
+    Path | None, typer.Option("--list", help="ImageNet: use the images this text file lists, one path a line.")
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="OPTION=VALUE", help="An option of the method; may be repeated.")
 ]
+
+
+_PLAIN = {"true": True, "false": False, "none": None}
 
 
 def runtime_for(device: str | None, precision: str | None) -> Any:
@@ -67,7 +76,7 @@ def show(table: Any) -> None:
     Console(width=None if console.is_terminal else max(200, console.width)).print(table)
 
 
-def pair(text: str, option: str) -> tuple[str, str]:
+def _pair(text: str, option: str) -> tuple[str, str]:
     """Split OPTION=VALUE."""
     key, equals, value = text.partition("=")
     if not (key and equals and value):
@@ -75,25 +84,44 @@ def pair(text: str, option: str) -> tuple[str, str]:
     return key.strip().replace("-", "_"), value.strip()
 
 
-def values(text: str) -> list[Any]:
-    """Read values separated by commas: numbers, True, False and None as such, anything else as text."""
-    return [_value(part.strip()) for part in text.split(",")]
+def _values(text: str, words: tuple[Any, ...] = ()) -> list[Any]:
+    """Read values separated by commas: numbers, true, false and none as such, ``words`` and all else as text."""
+    return [_value(part.strip(), words) for part in text.split(",")]
 
 
 def numbers(name: str, text: str) -> list[int]:
     """Read whole numbers separated by commas."""
-    read = values(text)
+    read = _values(text)
     if not all(type(value) is int for value in read):
         raise ValueError(f"Expected `{name}` to be whole numbers separated by commas, but got {text!r}.")
     return read
 
 
-def parse_settings(settings: list[str] | None) -> dict[str, Any]:
-    """Read every OPTION=VALUE into a dictionary."""
-    return {key: _value(text) for key, text in (pair(entry, "--set") for entry in settings or [])}
+def parse_settings(settings: list[str] | None, method: str) -> dict[str, Any]:
+    """Read every OPTION=VALUE of a method into a dictionary."""
+    pairs = [_pair(entry, "--set") for entry in settings or []]
+    return {key: _value(text, _words(method, key)) for key, text in pairs}
 
 
-def _value(text: str) -> Any:
+def parse_grid(grid: list[str] | None, method: str) -> dict[str, list[Any]]:
+    """Read every OPTION=A,B,... of a method into a dictionary."""
+    pairs = [_pair(entry, "--grid") for entry in grid or []]
+    return {key: _values(text, _words(method, key)) for key, text in pairs}
+
+
+def _words(method: str, option: str) -> tuple[Any, ...]:
+    """The words a method's option may be, such as "none" of VCoTTA's sampling, which is then no None."""
+    from vcotta.methods import METHODS
+
+    hints = get_type_hints(METHODS[method].Config) if method in METHODS else {}
+    return get_args(hints.get(option))
+
+
+def _value(text: str, words: tuple[Any, ...]) -> Any:
+    if text in words:
+        return text
+    if text.lower() in _PLAIN:
+        return _PLAIN[text.lower()]
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

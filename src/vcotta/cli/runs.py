@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -11,17 +12,18 @@ from vcotta.cli.options import (
     Dataset,
     Device,
     Limit,
+    ListFile,
     Model,
     Precision,
     Seed,
     Settings,
+    Subset,
     numbers,
-    pair,
+    parse_grid,
     parse_settings,
     runtime_for,
     set_threads,
     show,
-    values,
 )
 
 __all__ = ["run", "tune"]
@@ -36,12 +38,27 @@ def run(
         Path | None, typer.Option(help="Weights of the network, or a warmed network from `vcotta warmup`.")
     ] = None,
     seed: Seed = 0,
+    corruptions: Annotated[
+        str | None,
+        typer.Option(
+            help="Names in order, separated by commas, or none for images as they are; by default the fifteen."
+        ),
+    ] = None,
     severity: Annotated[int, typer.Option(help="1 (mild) to 5 (severe).")] = 5,
     batch_size: Annotated[int | None, typer.Option(help="Images in a batch; by default the data set's own.")] = None,
     limit: Limit = None,
     corrupted: Annotated[
         Path | None, typer.Option(help="Folder of the official corrupted files; by default corrupted on the fly.")
     ] = None,
+    subset: Subset = None,
+    list_file: ListFile = None,
+    preprocess: Annotated[
+        str | None,
+        typer.Option(help="ImageNet-C: none (default; it is 224 x 224 already), or res256crop224 with --legacy."),
+    ] = None,
+    legacy: Annotated[
+        bool, typer.Option("--legacy", help="ImageNet-C: resize once more, to repeat numbers of code that does.")
+    ] = False,
     settings: Settings = None,
     device: Device = None,
     precision: Precision = None,
@@ -51,9 +68,10 @@ def run(
 ) -> None:
     """Run one method through the fifteen corruptions.
 
-    Every batch is recorded in the folder: manifest.json, records.jsonl, timing.jsonl, summary.json.
+    Every batch is recorded in the folder: manifest.json, records.jsonl, timing.jsonl, summary.json. Of ImageNet-C
+    (--corrupted DIR), --subset, --list, --preprocess and --legacy say which images are read, and how.
     """
-    from vcotta.corruptions import frost_source
+    from vcotta.corruptions import STANDARD, frost_source
     from vcotta.evaluate import check_folder, run_stream
     from vcotta.experiments.benchmark import find_benchmark
     from vcotta.experiments.setup import adapter_for, start_network, stream_for
@@ -61,16 +79,20 @@ def run(
     from vcotta.report.progress import display
     from vcotta.report.tables import by_corruption, comparison
 
-    benchmark, runtime, options = find_benchmark(dataset), runtime_for(device, precision), parse_settings(settings)
+    benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
+    options = parse_settings(settings, method)
+    files = {"subset": subset, "list_file": list_file, "preprocess": preprocess, "legacy": legacy or None}
     configure(method, **{**benchmark.options.get(method, {}), **options})  # a mistake is told before any training
     check_folder(out, overwrite)
     stream = stream_for(
         benchmark,
         seed=seed,
+        corruptions=STANDARD if corruptions is None else [name.strip() for name in corruptions.split(",")],
         severity=severity,
         batch_size=batch_size,
         limit=limit,
         corrupted=corrupted,
+        files={key: value for key, value in files.items() if value is not None},
         device=runtime.device,
     )
     set_threads(dataset)
@@ -118,7 +140,7 @@ def tune(
 
     benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
     configure(method)
-    space = {key: values(text) for key, text in (pair(entry, "--grid") for entry in grid or [])} or SPACES.get(method)
+    space = parse_grid(grid, method) or SPACES.get(method)
     if not space:
         raise ValueError(f"Expected a method with options, but {method} has none to search.")
     averaged = {"seeds": numbers("seeds", seeds), "severities": numbers("severities", severities)}
@@ -138,7 +160,8 @@ def tune(
             task=task,
         )
     about = {"method": method, "dataset": dataset, "corruptions": list(EXTRA), "table": table, **averaged}
-    write_json(out, about | {"trials": found})
+    # JSON has no infinity
+    write_json(out, about | {"trials": [row | {"nll": row["nll"] if isfinite(row["nll"]) else None} for row in found]})
     best = found[0]
     chosen = " ".join(f"--set {key}={value}" for key, value in best["options"].items())
     typer.echo(f"Best of {len(found)}: error {best['error']:.2f} %, NLL {best['nll']:.3f} with {chosen}")

@@ -54,7 +54,10 @@ def methods() -> None:
 
 
 def info() -> None:
-    """Print versions, device and cache folder."""
+    """Print versions, device and cache folder.
+
+    The parts of the cache folder are listed with their sizes.
+    """
     import platform
 
     import numpy
@@ -71,7 +74,14 @@ def info() -> None:
         "numpy": numpy.__version__,
         "device": device,
         "cache folder": str(cache_dir()),
+        **{f"  {part}": _size(cache_dir() / part) for part in ("data", "warmed", "frost", "downloads")},
         "frost textures": frost_source(),
     }
     for key, value in rows.items():
         typer.echo(f"{key:<15} {value}")
+
+
+def _size(folder: Path) -> str:
+    """What a folder holds, in words."""
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    return f"{sum(sizes) / 2**20:.1f} MiB in {len(sizes)} file{'s' * (len(sizes) != 1)}" if sizes else "empty"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-__all__ = ["Batches", "CorruptedSource", "ImageData", "ImageSource", "Pixels", "batches", "to_tensor"]
+__all__ = ["Batches", "CorruptedSource", "ImageData", "ImageSource", "Pixels", "batches", "check_labels", "to_tensor"]
 
 
 class Pixels(Protocol):
@@ -100,16 +100,7 @@ class ImageData:
 
     def __post_init__(self) -> None:
         _check_images(self.images)
-        if self.labels.dtype != np.int64 or self.labels.shape != self.images.shape[:1]:
-            raise ValueError(
-                f"Expected `labels` to be int64 of shape ({len(self.images)},), one an image, but got "
-                f"{self.labels.dtype} of shape {self.labels.shape}."
-            )
-        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.class_names):
-            raise ValueError(
-                f"Expected `labels` to be 0 to {len(self.class_names) - 1}, one for each class name, but got "
-                f"{self.labels.min()} to {self.labels.max()}."
-            )
+        check_labels(self.labels, len(self.images), self.class_names)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -203,6 +194,20 @@ def to_tensor(images: NDArray[np.uint8]) -> Tensor:
     """
     _check_images(images)
     return torch.from_numpy(images.transpose(0, 3, 1, 2).astype(np.float32)).div_(255)
+
+
+def check_labels(labels: NDArray[np.int64], images: int, class_names: Sequence[str]) -> None:
+    """Raise ValueError unless there is one label an image, each the number of a class."""
+    if labels.dtype != np.int64 or labels.shape != (images,):
+        raise ValueError(
+            f"Expected `labels` to be int64 of shape ({images},), one an image, but got {labels.dtype} of shape "
+            f"{labels.shape}."
+        )
+    if images and not 0 <= labels.min() <= labels.max() < len(class_names):
+        raise ValueError(
+            f"Expected `labels` to be 0 to {len(class_names) - 1}, one for each class name, but got "
+            f"{labels.min()} to {labels.max()}."
+        )
 
 
 def _check_images(images: NDArray[np.uint8]) -> None:

@@ -110,7 +110,9 @@ def open_corrupted(
     if name not in CIFAR:
         raise unknown_name("name", name, (*CIFAR, "imagenet"))
     if preprocess != "none" or legacy or subset is not None or list_file is not None:
-        raise ValueError(f"Expected `preprocess`, `subset` and `list_file` for imagenet only, but got them for {name}.")
+        raise ValueError(
+            f"Expected `preprocess`, `legacy`, `subset` and `list_file` for imagenet only, but got one for {name}."
+        )
     facts = CIFAR[name]
     count = sum(file.images for file in facts.files["test"].values())
     return open_corrupted_arrays(folder, facts.class_names, f"{name}-c", count)

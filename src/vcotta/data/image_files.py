@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from vcotta._messages import unknown_name
-from vcotta.data import ImageData
+from vcotta.data import ImageData, check_labels
 
 __all__ = ["PREPROCESSES", "FilePixels", "ImageFiles", "image_suffixes"]
 
@@ -123,16 +123,7 @@ class ImageFiles:
     name: str
 
     def __post_init__(self) -> None:
-        if self.labels.dtype != np.int64 or self.labels.shape != (len(self.images),):
-            raise ValueError(
-                f"Expected `labels` to be int64 of shape ({len(self.images)},), one an image, but got "
-                f"{self.labels.dtype} of shape {self.labels.shape}."
-            )
-        if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.class_names):
-            raise ValueError(
-                f"Expected `labels` to be 0 to {len(self.class_names) - 1}, one for each class name, but got "
-                f"{self.labels.min()} to {self.labels.max()}."
-            )
+        check_labels(self.labels, len(self.images), self.class_names)
 
     def __len__(self) -> int:
         return len(self.images)

@@ -61,8 +61,8 @@ def prepare(
         )
     if name not in CIFAR:
         raise unknown_name("name", name, NAMES)
-    if subset is not None or list_file is not None:
-        raise ValueError(f"Expected `subset` and `list_file` for imagenet only, but got them for {name}.")
+    if subset is not None or list_file is not None or preprocess != "res256crop224":
+        raise ValueError(f"Expected `subset`, `list_file` and `preprocess` for imagenet only, but got one for {name}.")
     return prepare_cifar(name, root, download=download, verify=verify, cache=cache, progress=progress)
 
 

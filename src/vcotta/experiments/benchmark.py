@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from vcotta._messages import unknown_name
 from vcotta.bayes import WarmUpConfig
@@ -30,6 +31,8 @@ class Benchmark:
         name: As given on the command line.
         network: The network of the paper on it, as for `build_network`.
         batch_size: Images in a batch of the test stream.
+        classes: Number of classes, None where only the data itself tells.
+        image_size: Side of its images, in pixels.
         training: How its source network is trained, None where that is not ours to do.
         training_batch: Images in a batch of the training and the warm-up.
         warm_up: Settings of the warm-up.
@@ -39,6 +42,8 @@ class Benchmark:
     name: str
     network: str
     batch_size: int
+    classes: int | None = None
+    image_size: int = 224
     training: TrainConfig | None = None
     training_batch: int = 200
     warm_up: WarmUpConfig = field(default_factory=WarmUpConfig)
@@ -57,23 +62,49 @@ class Benchmark:
             return class_folders(Path(self.name.removeprefix("folder:")).expanduser())
         return load_source(self.name, split)
 
+    def training_images(self) -> ImageData:
+        """Return the training images, or say that there are none to train or warm up on."""
+        data = self.load("train") if self.training is not None else None
+        if not isinstance(data, ImageData):
+            raise ValueError(
+                f"Expected training images, but {self.name} has none here. Give `weights` of a network that was "
+                "trained, and for a variational method warmed up, elsewhere."
+            )
+        return data
+
     def source(self, seed: int, device: str = "cpu", batch_size: int | None = None) -> Batches:
         """Return a shuffled loader over the training images, kept on the device."""
-        data = self.load("train")
-        if not isinstance(data, ImageData):
-            raise ValueError(f"Expected training images in memory, but those of {self.name} are files. Not supported.")
+        data = self.training_images()
         images, labels = np.asarray(data.images), data.labels
         return batches(images, labels, batch_size or self.training_batch, shuffle_seed=seed, device=device)
 
     def build(self, network: str | None, weights: Path | None = None, *, seed: int = 0) -> nn.Module:
-        """Make the benchmark's network, or another one, for its number of classes."""
+        """Make the benchmark's network, or another one, for its number of classes.
+
+        Raises:
+            ValueError: If there is no such network, or its outputs are not the data's classes.
+        """
         if self.name == "digits" and network in (None, self.network):
             return digits_network(seed)
         if not (network or self.network):
             raise ValueError(
                 f"Expected `model` for {self.name}, but got none. Name a network, as in --model resnet-50."
             )
-        return build_network(network or self.network, len(self.load().class_names), weights, seed=seed)
+        classes = self.classes or len(self.load().class_names)
+        model = build_network(network or self.network, classes, weights, seed=seed)
+        self._check_outputs(model, classes)
+        return model
+
+    @torch.no_grad()
+    def _check_outputs(self, model: nn.Module, classes: int) -> None:
+        """Show a network one image: what does not fit is told now, not after an hour of training."""
+        logits = model(torch.zeros(1, 3, self.image_size, self.image_size))
+        if not isinstance(logits, Tensor) or logits.shape != (1, classes):
+            found = type(logits).__name__ if not isinstance(logits, Tensor) else tuple(logits.shape)
+            outputs = found[1] if isinstance(found, tuple) and len(found) == 2 else found
+            raise ValueError(
+                f"Expected a network with {classes} outputs, one for each class of {self.name}, but got {outputs}."
+            )
 
 
 _CIFAR_TRAINING = TrainConfig(epochs=30, lr=0.2, shift=4, flip=True)
@@ -87,6 +118,8 @@ BENCHMARKS: dict[str, Benchmark] = {
             "digits",
             "digits",
             batch_size=50,
+            classes=10,
+            image_size=32,
             training=DIGITS_TRAINING,
             training_batch=50,
             warm_up=WarmUpConfig(epochs=10, lr=4e-3, flip=False),
@@ -101,6 +134,8 @@ BENCHMARKS: dict[str, Benchmark] = {
             "cifar10",
             "wrn-28-10",
             batch_size=200,
+            classes=10,
+            image_size=32,
             training=_CIFAR_TRAINING,
             training_batch=256,
             options={"cotta": {"threshold": 0.92}, "vcotta": {"dataset": "cifar10"}},
@@ -109,6 +144,8 @@ BENCHMARKS: dict[str, Benchmark] = {
             "cifar100",
             "resnext-29-4x32d",
             batch_size=200,
+            classes=100,
+            image_size=32,
             training=TrainConfig(epochs=28, lr=0.2, shift=4, flip=True, augmix=True),
             training_batch=256,
             options={"cotta": {"threshold": 0.72}, "vcotta": {"dataset": "cifar100"}},
@@ -117,6 +154,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             "imagenet",
             "resnet-50",
             batch_size=64,
+            classes=1000,
             options={
                 "tent": {"lr": 2.5e-4, "optimizer": "sgd"},
                 "cotta": {"lr": 0.01, "optimizer": "sgd", "threshold": 0.1, "restore": 0.001, "loss": "sce"},

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from vcotta._version import __version__
 from vcotta.bayes import WarmUpConfig, is_warmed_file, load_warmed, warm_up
 from vcotta.corruptions import STANDARD
 from vcotta.data import CorruptedSource, ImageSource
 from vcotta.data.corrupted import open_corrupted
+from vcotta.evaluate import weights_sha256
 from vcotta.experiments.benchmark import Benchmark
+from vcotta.files import cache_dir
 from vcotta.methods import METHODS, Adapter, build_adapter
 from vcotta.report.progress import Report
 from vcotta.runtime import Runtime
 from vcotta.streams import ContinualStream
 from vcotta.training import TrainConfig, train
 
-__all__ = ["Task", "adapter_for", "source_network", "start_network", "stream_for", "train_network", "warm_network"]
+__all__ = [
+    "Task",
+    "adapter_for",
+    "source_network",
+    "start_network",
+    "stream_for",
+    "train_network",
+    "warm_network",
+    "warmed_path",
+]
 
 Task = Callable[[str, str], Report]
 """Starts a line of the progress display, see `vcotta.report.progress.display`."""
@@ -70,9 +84,10 @@ def source_network(
     if weights is not None:
         return benchmark.build(network, weights, seed=seed)
     if not benchmark.trains_itself:
+        train_it = f"Train one with `vcotta train --dataset {benchmark.name} --out FILE`, or give"
         raise ValueError(
-            f"Expected `weights` of a trained network for {benchmark.name}, but got none. Train one with "
-            f"`vcotta train --dataset {benchmark.name} --out FILE`, or give the file of a published one."
+            f"Expected `weights` of a trained network for {benchmark.name}, but got none. "
+            f"{'Give' if benchmark.training is None else train_it} the file of a published one."
         )
     return train_network(benchmark, network, seed=seed, runtime=runtime, task=task)
 
@@ -107,14 +122,46 @@ def start_network(
 ) -> nn.Module:
     """Return the network a method starts from: the source network, warmed up if the method needs that.
 
-    A file written by `vcotta warmup` is taken as it is, by every method.
+    A file written by `vcotta warmup` is taken as it is, by every method. A network that is warmed up here is kept in
+    the cache folder for the next time, see `warmed_path`, unless it is small enough to be trained on the spot.
     """
     if weights is not None and is_warmed_file(weights):
         return load_warmed(benchmark.build(network, seed=seed), weights)
     model = source_network(benchmark, network, weights, seed=seed, runtime=runtime, task=task)
     if not METHODS[method].needs_variational:
         return model
-    return warm_network(benchmark, model, seed=seed, runtime=runtime, task=task)
+    if benchmark.trains_itself:
+        return warm_network(benchmark, model, seed=seed, runtime=runtime, task=task)
+    path = warmed_path(benchmark, network, model, seed=seed, runtime=runtime)
+    if path.is_file():
+        try:
+            warmed = load_warmed(model, path)
+        except (ValueError, OSError):  # damaged: made anew
+            path.unlink()
+        else:
+            if task:
+                task("Warm-up", "from the cache")(1, 1, 0.0)
+            return warmed
+    path.parent.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is told before the work
+    return warm_network(benchmark, model, seed=seed, runtime=runtime, path=path, task=task)
+
+
+def warmed_path(
+    benchmark: Benchmark, network: str | None, model: nn.Module, *, seed: int = 0, runtime: Runtime | None = None
+) -> Path:
+    """Return where the cache keeps a source network warmed up: a name from all that the warm-up depends on."""
+    data = benchmark.training_images()
+    facts = {
+        "network": network or benchmark.network,
+        "weights": weights_sha256(model),
+        "data": [data.name, data.sha256()],
+        "batch_size": benchmark.training_batch,
+        "config": asdict(replace(benchmark.warm_up, seed=seed)),
+        "precision": (runtime or Runtime()).precision,
+        "vcotta": __version__,
+    }
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+    return cache_dir() / "warmed" / f"{key}.safetensors"
 
 
 def adapter_for(
@@ -142,6 +189,7 @@ def stream_for(
     limit: int | None = None,
     table: int | None = None,
     corrupted: Path | None = None,
+    files: Mapping[str, Any] | None = None,
     device: str | None = None,
 ) -> ContinualStream:
     """Return the benchmark's continual stream, corrupted on the fly or read from the official files.
@@ -149,15 +197,18 @@ def stream_for(
     Args:
         benchmark: The benchmark.
         seed: Seed of the corruptions.
-        corruptions: Names in order.
+        corruptions: Names in order, or ``("none",)`` for the images as they are.
         severity: 1 to 5, or several.
         batch_size: Images in a batch; None for the benchmark's own.
         limit: Use only so many images of each corruption.
         table: Severity constants, as in `corrupt`.
         corrupted: Folder of the official corrupted files, CIFAR-10-C for example.
+        files: How those files are read: ``preprocess``, ``legacy``, ``subset`` and ``list_file`` of `open_corrupted`.
         device: Where to corrupt and put the batches.
     """
+    if files and corrupted is None:
+        raise ValueError(f"Expected {', '.join(files)} only together with `corrupted`, but got no such folder.")
     data: ImageSource | CorruptedSource
-    data = benchmark.load() if corrupted is None else open_corrupted(benchmark.name, corrupted)
+    data = benchmark.load() if corrupted is None else open_corrupted(benchmark.name, corrupted, **(files or {}))
     size = benchmark.batch_size if batch_size is None else batch_size
     return ContinualStream(data, corruptions, severity, size, limit, seed, device, table)

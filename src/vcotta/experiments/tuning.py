@@ -14,6 +14,7 @@ from vcotta.corruptions import EXTRA
 from vcotta.evaluate import run_stream
 from vcotta.experiments.benchmark import Benchmark
 from vcotta.experiments.setup import Task, adapter_for, start_network, stream_for
+from vcotta.methods import configure
 from vcotta.runtime import Runtime
 
 __all__ = ["SPACES", "tune"]
@@ -70,23 +71,20 @@ def tune(
     combinations = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
     if trials is not None and trials < len(combinations):
         combinations = random.Random(0).sample(combinations, trials)
-    device = runtime.device if runtime else None
+    for options in combinations:  # a mistake is told before any training
+        configure(method, **{**benchmark.options.get(method, {}), **options})
+    device, severity = runtime.device if runtime else None, tuple(severities)
+    streams = [
+        stream_for(benchmark, seed=seed, corruptions=EXTRA, severity=severity, limit=limit, table=table, device=device)
+        for seed in seeds
+    ]
     models = [
         start_network(benchmark, method, network, weights, seed=seed, runtime=runtime, task=task) for seed in seeds
     ]
     report, found = task(f"Tuning {method}", "best {:.1%}"), []
     for done, options in enumerate(combinations, 1):
         scores = []
-        for seed, model in zip(seeds, models, strict=True):
-            stream = stream_for(
-                benchmark,
-                seed=seed,
-                corruptions=EXTRA,
-                severity=tuple(severities),
-                limit=limit,
-                table=table,
-                device=device,
-            )
+        for seed, model, stream in zip(seeds, models, streams, strict=True):
             adapter = adapter_for(benchmark, method, model, seed=seed, runtime=runtime, **options)
             mean = run_stream(adapter, stream).summary()["mean"]
             scores.append([100 * mean["error"], mean["nll"]])

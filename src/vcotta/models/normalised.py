@@ -25,16 +25,28 @@ class NormalisedNetwork(nn.Module):
     """Base of the networks that take images in [0, 1] and subtract the mean and divide by the deviation themselves.
 
     Attributes:
+        depth: Number of layers, of the networks that are made by it.
+        classes: Number of outputs, of those.
         channels: Number of image channels.
         mean: Mean of each channel, or None where the network takes [0, 1] as it is.
         std: Standard deviation of each channel, or None.
     """
 
+    depth: int
+    classes: int
     channels: int
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
     _mean: Tensor
     _std: Tensor
+
+    def keep_arguments(self, mean: Sequence[float] | None, std: Sequence[float] | None, **sizes: int) -> None:
+        """Keep the constructor's arguments as attributes; each of ``sizes`` must be at least 1."""
+        for name, value in sizes.items():
+            if value < 1:
+                raise ValueError(f"Expected `{name}` to be at least 1, but got {value}.")
+            setattr(self, name, value)
+        self.set_normalisation(mean, std)
 
     def set_normalisation(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
         """Choose what is subtracted and divided by, one value a channel; None for both takes [0, 1] as it is.

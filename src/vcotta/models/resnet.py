@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vcotta.models.normalised import IMAGENET, NormalisedNetwork
+from vcotta.models.stages import projection, stage
 
 __all__ = ["ResNet"]
 
@@ -23,7 +24,7 @@ class _Basic(nn.Module):
         self.bn1 = nn.BatchNorm2d(planes)
         self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(planes)
-        self.downsample = _shortcut(inputs, planes, stride)
+        self.downsample = projection(inputs, planes, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
@@ -44,7 +45,7 @@ class _Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(planes)
         self.conv3 = nn.Conv2d(planes, outputs, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(outputs)
-        self.downsample = _shortcut(inputs, outputs, stride)
+        self.downsample = projection(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.bn1(self.conv1(x)))
@@ -89,19 +90,15 @@ class ResNet(NormalisedNetwork):
         super().__init__()
         if depth not in _SHAPES:
             raise ValueError(f"Expected `depth` to be 18 or 50, but got {depth}. Try torchvision:resnet{depth}.")
-        for name, value in {"classes": classes, "channels": channels}.items():
-            if value < 1:
-                raise ValueError(f"Expected `{name}` to be at least 1, but got {value}.")
-        self.depth, self.classes, self.channels = depth, classes, channels
-        self.set_normalisation(mean, std)
+        self.keep_arguments(mean, std, depth=depth, classes=classes, channels=channels)
 
         block, (one, two, three, four) = _SHAPES[depth]
         self.conv1 = nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
-        self.layer1 = _stage(block, one, 64, 64, 1)
-        self.layer2 = _stage(block, two, 64 * block.expansion, 128, 2)
-        self.layer3 = _stage(block, three, 128 * block.expansion, 256, 2)
-        self.layer4 = _stage(block, four, 256 * block.expansion, 512, 2)
+        self.layer1 = stage(block, one, 64, 64, 1, block.expansion)
+        self.layer2 = stage(block, two, 64 * block.expansion, 128, 2, block.expansion)
+        self.layer3 = stage(block, three, 128 * block.expansion, 256, 2, block.expansion)
+        self.layer4 = stage(block, four, 256 * block.expansion, 512, 2, block.expansion)
         self.fc = nn.Linear(512 * block.expansion, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -113,14 +110,3 @@ class ResNet(NormalisedNetwork):
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
         return logits
-
-
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
-    if stride == 1 and inputs == outputs:
-        return None
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-
-def _stage(block: type[_Basic] | type[_Bottleneck], count: int, inputs: int, planes: int, stride: int) -> nn.Sequential:
-    first = block(inputs, planes, stride)
-    return nn.Sequential(first, *(block(planes * block.expansion, planes, 1) for _ in range(count - 1)))

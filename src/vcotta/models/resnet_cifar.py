@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vcotta.models.normalised import IMAGENET, NormalisedNetwork
+from vcotta.models.stages import stage
 
 __all__ = ["CifarResNet"]
 
@@ -63,18 +64,14 @@ class CifarResNet(NormalisedNetwork):
         super().__init__()
         if depth < 8 or (depth - 2) % 6:
             raise ValueError(f"Expected `depth` to be 6n + 2 with n at least 1, but got {depth}. Try 20, 32, 44 or 56.")
-        for name, value in {"classes": classes, "channels": channels}.items():
-            if value < 1:
-                raise ValueError(f"Expected `{name}` to be at least 1, but got {value}.")
-        self.depth, self.classes, self.channels = depth, classes, channels
-        self.set_normalisation(mean, std)
+        self.keep_arguments(mean, std, depth=depth, classes=classes, channels=channels)
 
         blocks = (depth - 2) // 6
         self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = _stage(blocks, 16, 16, 1)
-        self.layer2 = _stage(blocks, 16, 32, 2)
-        self.layer3 = _stage(blocks, 32, 64, 2)
+        self.layer1 = stage(_Block, blocks, 16, 16, 1)
+        self.layer2 = stage(_Block, blocks, 16, 32, 2)
+        self.layer3 = stage(_Block, blocks, 32, 64, 2)
         self.linear = nn.Linear(64, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
@@ -86,8 +83,3 @@ class CifarResNet(NormalisedNetwork):
         x = self.layer3(self.layer2(self.layer1(x)))
         logits: Tensor = self.linear(F.adaptive_avg_pool2d(x, 1).flatten(1))
         return logits
-
-
-def _stage(blocks: int, inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    first = _Block(inputs, outputs, stride)
-    return nn.Sequential(first, *(_Block(outputs, outputs, 1) for _ in range(blocks - 1)))

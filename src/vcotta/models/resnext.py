@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vcotta.models.normalised import HALF, NormalisedNetwork
+from vcotta.models.stages import projection, stage
 
 __all__ = ["ResNeXt"]
 
@@ -17,7 +19,7 @@ EXPANSION = 4
 class _Block(nn.Module):
     """Bottleneck with grouped 3x3 convolution: reduce, convolve in ``cardinality`` groups, expand."""
 
-    def __init__(self, inputs: int, planes: int, cardinality: int, base_width: int, stride: int) -> None:
+    def __init__(self, inputs: int, planes: int, stride: int, *, cardinality: int, base_width: int) -> None:
         super().__init__()
         inner, outputs = planes * base_width // 64 * cardinality, planes * EXPANSION
         self.conv_reduce = nn.Conv2d(inputs, inner, 1, bias=False)
@@ -26,9 +28,7 @@ class _Block(nn.Module):
         self.bn = nn.BatchNorm2d(inner)
         self.conv_expand = nn.Conv2d(inner, outputs, 1, bias=False)
         self.bn_expand = nn.BatchNorm2d(outputs)
-        self.downsample = None
-        if stride != 1 or inputs != outputs:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.downsample = projection(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.bn_reduce(self.conv_reduce(x)))
@@ -74,19 +74,15 @@ class ResNeXt(NormalisedNetwork):
         super().__init__()
         if depth < 11 or (depth - 2) % 9:
             raise ValueError(f"Expected `depth` to be 9n + 2 with n at least 1, but got {depth}. Try 11, 20 or 29.")
-        sizes = {"cardinality": cardinality, "base_width": base_width, "classes": classes, "channels": channels}
-        for name, value in sizes.items():
-            if value < 1:
-                raise ValueError(f"Expected `{name}` to be at least 1, but got {value}.")
-        self.depth, self.cardinality, self.base_width = depth, cardinality, base_width
-        self.classes, self.channels = classes, channels
-        self.set_normalisation(mean, std)
+        widths = {"cardinality": cardinality, "base_width": base_width}
+        self.keep_arguments(mean, std, depth=depth, classes=classes, channels=channels, **widths)
 
+        blocks, block = (depth - 2) // 9, partial(_Block, **widths)
         self.conv_1_3x3 = nn.Conv2d(channels, 64, 3, padding=1, bias=False)
         self.bn_1 = nn.BatchNorm2d(64)
-        self.stage_1 = self._stage(64, 64, 1)
-        self.stage_2 = self._stage(64 * EXPANSION, 128, 2)
-        self.stage_3 = self._stage(128 * EXPANSION, 256, 2)
+        self.stage_1 = stage(block, blocks, 64, 64, 1, EXPANSION)
+        self.stage_2 = stage(block, blocks, 64 * EXPANSION, 128, 2, EXPANSION)
+        self.stage_3 = stage(block, blocks, 128 * EXPANSION, 256, 2, EXPANSION)
         self.classifier = nn.Linear(256 * EXPANSION, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -95,12 +91,6 @@ class ResNeXt(NormalisedNetwork):
                 nn.init.normal_(module.weight, std=(2 / fan) ** 0.5)
         nn.init.kaiming_normal_(self.classifier.weight)
         nn.init.zeros_(self.classifier.bias)
-
-    def _stage(self, inputs: int, planes: int, stride: int) -> nn.Sequential:
-        blocks = [_Block(inputs, planes, self.cardinality, self.base_width, stride)]
-        for _ in range((self.depth - 2) // 9 - 1):
-            blocks.append(_Block(planes * EXPANSION, planes, self.cardinality, self.base_width, 1))
-        return nn.Sequential(*blocks)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits (n, classes) of images (n, channels, height, width) in [0, 1]."""

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vcotta.models.normalised import NormalisedNetwork
+from vcotta.models.stages import stage
 
 __all__ = ["WideResNet"]
 
@@ -35,8 +36,7 @@ class _Stage(nn.Module):
 
     def __init__(self, blocks: int, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        first = _Block(inputs, outputs, stride)
-        self.layer = nn.Sequential(first, *(_Block(outputs, outputs, 1) for _ in range(blocks - 1)))
+        self.layer = stage(_Block, blocks, inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.layer(x)
@@ -81,18 +81,8 @@ class WideResNet(NormalisedNetwork):
         super().__init__()
         if depth < 10 or (depth - 4) % 6:
             raise ValueError(f"Expected `depth` to be 6n + 4 with n at least 1, but got {depth}. Try 10, 16, 22 or 28.")
-        for name, value in {
-            "width": width,
-            "classes": classes,
-            "channels": channels,
-            "stem_stride": stem_stride,
-            "base": base,
-        }.items():
-            if value < 1:
-                raise ValueError(f"Expected `{name}` to be at least 1, but got {value}.")
-        self.depth, self.width, self.classes, self.channels = depth, width, classes, channels
-        self.stem_stride, self.base = stem_stride, base
-        self.set_normalisation(mean, std)
+        more = {"width": width, "stem_stride": stem_stride, "base": base}
+        self.keep_arguments(mean, std, depth=depth, classes=classes, channels=channels, **more)
 
         blocks = (depth - 4) // 6
         one, two, three = (base * width * factor for factor in (1, 2, 4))
