@@ -58,6 +58,27 @@ def test_methods_are_listed_with_their_options(command) -> None:
     assert "kl_weight=" in out
 
 
+def test_a_method_explains_its_options(command) -> None:
+    code, out, _ = command("methods", "vcotta")
+    assert code == 0
+    assert "margin: Epsilon of the view filter" in out
+    assert command("methods", "vcota")[0] == 2
+
+
+def test_weights_are_read_on_digits_too(command, untrained, tmp_path) -> None:
+    assert command("train", "--out", "w.safetensors", "--seed", "3")[0] == 0
+    (tmp_path / "bad.safetensors").write_bytes((tmp_path / "w.safetensors").read_bytes()[:2000])
+    run = ("run", "--method", "bn", "--limit", "10", "--batch-size", "10", "--out")
+    assert command(*run, "seed3", "--weights", "w.safetensors")[0] == 0
+    hashes = [json.loads((tmp_path / name / "manifest.json").read_text())["weights_sha256"] for name in ("seed3",)]
+    assert command(*run, "own", "--seed", "3")[0] == 0
+    hashes.append(json.loads((tmp_path / "own" / "manifest.json").read_text())["weights_sha256"])
+    assert hashes[0] == hashes[1]
+    code, _, err = command(*run, "bad", "--weights", "bad.safetensors")
+    assert code == 2
+    assert "bad.safetensors" in err
+
+
 def test_info_names_versions_device_and_cache(command, tmp_path) -> None:
     code, out, _ = command("info")
     assert code == 0

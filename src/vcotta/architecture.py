@@ -31,9 +31,13 @@ def describe(model: nn.Module) -> dict[str, Any]:
     point = to_point(model)
     for norm in batch_norms(point):  # an adapter's networks have stopped tracking, but keep what they were built with
         norm.track_running_stats = norm.running_mean is not None
-    described = {"variational": is_variational(model), "printed": repr(point), "network": _describe(point, {})}
-    described["problem"] = _problem(described["network"])
-    return described
+    network = _describe(point, {})
+    return {
+        "variational": is_variational(model),
+        "printed": repr(point),
+        "network": network,
+        "problem": _problem(network),
+    }
 
 
 def build(description: dict[str, Any]) -> nn.Module:

@@ -46,7 +46,7 @@ def main() -> None:
     except _UsageError as error:
         _fail(error.format_message())
     except (KeyboardInterrupt, typer.Abort):
-        print("Interrupted.", file=sys.stderr)
+        print("Interrupted: what was finished is on disk.", file=sys.stderr)
         sys.exit(130)
     except (ValueError, TypeError, OSError, RuntimeError, ArithmeticError) as error:
         if os.environ.get("VCOTTA_DEBUG"):

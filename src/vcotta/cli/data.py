@@ -60,7 +60,9 @@ def data_list(
     from rich.table import Table
 
     from vcotta.corruptions import frost_source
+    from vcotta.data.frost import FROST_FILES, frost_dir
     from vcotta.data.prepared import available
+    from vcotta.files import sha256
 
     table = Table()
     for heading in ("Data", "Images", "Hash", "Official", "Where"):
@@ -70,7 +72,11 @@ def data_list(
         images = ", ".join(f"{count} {split}" for split, count in row.images.items())
         official = {True: "yes", False: "no", None: "unknown"}[row.official]
         table.add_row(row.name, images, row.state, f"{official} {row.note}".strip(), str(row.where))
-    table.add_row("frost", frost_source(), "-", "-", "see `vcotta data fetch frost`")
+    if frost_source() == "photographs":
+        right = all(sha256(frost_dir() / name) == digest for name, digest in FROST_FILES.items())
+        table.add_row("frost", "6 photographs", "right" if right else "damaged", "yes", str(frost_dir()))
+    else:
+        table.add_row("frost", "procedural", "-", "no", "photographs: `vcotta data fetch frost`")
     show(table)
 
 
@@ -117,4 +123,4 @@ def data_fetch(name: Annotated[str, typer.Argument(help="What to fetch: frost.")
 
     if name != "frost":
         raise unknown_name("name", name, ("frost",))
-    typer.echo(f"The frost textures are in {fetch_frost()}")
+    typer.echo(f"Six photographs (Apache-2.0), their hashes right, are in {fetch_frost()}")

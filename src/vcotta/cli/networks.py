@@ -60,7 +60,7 @@ def train(
 
 def check(
     weights: Annotated[Path, typer.Option(help="Weights of the network.")],
-    dataset: Dataset = "cifar10",
+    dataset: Dataset = "digits",
     model: Model = None,
     expected: Annotated[float | None, typer.Option(help="The error it should have, in per cent, if known.")] = None,
     limit: Annotated[int | None, typer.Option(help="Look at this many images; 0 for all.")] = 1000,

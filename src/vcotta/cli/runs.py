@@ -105,7 +105,7 @@ def run(
         )
     show(comparison([done]).rich())
     show(by_corruption([done]).rich())
-    typer.echo(f"{stream} Files: {out}")
+    typer.echo(f"{stream} Frost: {frost_source()}. Files: {out}")
 
 
 def tune(

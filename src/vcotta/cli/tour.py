@@ -33,17 +33,31 @@ def demo(
     if json is not None:
         write_json(json, rows(runs))
     show(comparison(runs).rich())
-    typer.echo(f"Fifteen corruptions of 797 digits at severity 5, one after another. Results and figures: {out}")
+    typer.echo(
+        f"Fifteen corruptions of 797 digits at severity 5, one after another, with {runs[0].manifest['frost']} frost. "
+        f"Results and figures: {out}"
+    )
 
 
-def methods() -> None:
-    """List the methods with their options."""
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method, to read what each of its options means.")] = None,
+) -> None:
+    """List the methods with their options.
+
+    Options are set with `vcotta run --set OPTION=VALUE`; vcotta also has presets, `--set preset=paper`.
+    """
     from dataclasses import fields
+    from inspect import getdoc
 
     from rich.table import Table
 
-    from vcotta.methods import METHODS
+    from vcotta.methods import METHODS, configure
 
+    if name is not None:
+        defaults = configure(name)
+        typer.echo(getdoc(METHODS[name]) or "")
+        typer.echo(f"\n{getdoc(type(defaults))}\n\nDefaults: {defaults}")
+        return
     table = Table()
     for heading in ("Method", "What it does", "Options"):
         table.add_column(heading, overflow="fold")

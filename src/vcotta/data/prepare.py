@@ -155,7 +155,8 @@ def _nothing_found(facts: Cifar, place: Path) -> FileNotFoundError:
     forms = [facts.binary_archive, facts.binary_folder, facts.python_archive, facts.python_folder]
     forms += [NPM_ARCHIVE] * bool(facts.npm)
     return FileNotFoundError(
-        f"Expected one of {', '.join(forms)} in {place}, but found none. Put one there, or allow the download."
+        f"Expected one of {', '.join(forms)} in {place}, but found none. Put one there, name another "
+        "folder (--root), or let it be fetched (--download)."
     )
 
 

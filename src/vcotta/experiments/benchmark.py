@@ -17,7 +17,7 @@ from vcotta.data import Batches, ImageData, ImageSource, batches
 from vcotta.data.class_folders import class_folders
 from vcotta.data.digits import DIGITS_TRAINING, digits_network, load_digits
 from vcotta.data.prepared import load_source
-from vcotta.models import build_network
+from vcotta.models import build_network, load_weights
 from vcotta.training import TrainConfig
 
 __all__ = ["BENCHMARKS", "Benchmark", "find_benchmark"]
@@ -85,7 +85,10 @@ class Benchmark:
             ValueError: If there is no such network, or its outputs are not the data's classes.
         """
         if self.name == "digits" and network in (None, self.network):
-            return digits_network(seed)
+            digits = digits_network(seed)
+            if weights is not None:
+                load_weights(digits, weights)
+            return digits.eval()
         if not (network or self.network):
             raise ValueError(
                 f"Expected `model` for {self.name}, but got none. Name a network, as in --model resnet-50."
