@@ -58,6 +58,16 @@ def test_methods_are_listed_with_their_options(command) -> None:
     assert "kl_weight=" in out
 
 
+def test_an_interruption_is_told(command, monkeypatch) -> None:
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(setup, "train", interrupted)
+    code, _, err = command("run", "--method", "bn", "--out", "x")
+    assert code == 130
+    assert "Interrupted" in err
+
+
 def test_a_method_explains_its_options(command) -> None:
     code, out, _ = command("methods", "vcotta")
     assert code == 0

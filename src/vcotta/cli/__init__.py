@@ -45,13 +45,14 @@ def main() -> None:
         code = app(prog_name="vcotta", standalone_mode=False)
     except _UsageError as error:
         _fail(error.format_message())
-    except (KeyboardInterrupt, typer.Abort):
-        print("Interrupted: what was finished is on disk.", file=sys.stderr)
-        sys.exit(130)
+    except (KeyboardInterrupt, typer.Abort):  # some versions of typer return 130 themselves
+        code = 130
     except (ValueError, TypeError, OSError, RuntimeError, ArithmeticError) as error:
         if os.environ.get("VCOTTA_DEBUG"):
             raise
         _fail(str(error))
+    if code == 130:
+        print("Interrupted: what was finished is on disk.", file=sys.stderr)
     sys.exit(code)
 
 
