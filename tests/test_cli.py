@@ -381,4 +381,6 @@ def test_cifar10_from_prepared_files_to_a_recorded_run(command, cifar, tiny_coun
         assert code == 0
         assert ("from the cache" in err) == (name == "again")
     assert (tmp_path / "once/records.jsonl").read_bytes() == (tmp_path / "again/records.jsonl").read_bytes()
-    assert len(list((tmp_path / "cache" / "warmed").iterdir())) == 1
+    (note,) = (tmp_path / "cache" / "warmed").glob("*.json")
+    assert {"sha256", "licence", "weights_sha256", "data_sha256"} <= json.loads(note.read_text()).keys()
+    assert len(list((tmp_path / "cache" / "warmed").glob("*.safetensors"))) == 1

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from vcotta._version import __version__
 from vcotta.bayes import WarmUpConfig, is_warmed_file, load_warmed, warm_up
 from vcotta.corruptions import STANDARD
 from vcotta.data import CorruptedSource, ImageSource
 from vcotta.data.corrupted import open_corrupted
-from vcotta.evaluate import weights_sha256
 from vcotta.experiments.benchmark import Benchmark
-from vcotta.files import cache_dir
+from vcotta.experiments.warmed import note_warmed, read_warmed, warmed_facts, warmed_path
 from vcotta.methods import METHODS, Adapter, build_adapter
 from vcotta.report.progress import Report
 from vcotta.runtime import Runtime
@@ -33,7 +29,6 @@ __all__ = [
     "stream_for",
     "train_network",
     "warm_network",
-    "warmed_path",
 ]
 
 Task = Callable[[str, str], Report]
@@ -132,36 +127,16 @@ def start_network(
         return model
     if benchmark.trains_itself:
         return warm_network(benchmark, model, seed=seed, runtime=runtime, task=task)
-    path = warmed_path(benchmark, network, model, seed=seed, runtime=runtime)
-    if path.is_file():
-        try:
-            warmed = load_warmed(model, path)
-        except (ValueError, OSError):  # damaged: made anew
-            path.unlink()
-        else:
-            if task:
-                task("Warm-up", "from the cache")(1, 1, 0.0)
-            return warmed
+    facts = warmed_facts(benchmark, network, model, seed=seed, runtime=runtime)
+    path = warmed_path(facts)
+    if warmed := read_warmed(path, model):
+        if task:
+            task("Warm-up", "from the cache")(1, 1, 0.0)
+        return warmed
     path.parent.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is told before the work
-    return warm_network(benchmark, model, seed=seed, runtime=runtime, path=path, task=task)
-
-
-def warmed_path(
-    benchmark: Benchmark, network: str | None, model: nn.Module, *, seed: int = 0, runtime: Runtime | None = None
-) -> Path:
-    """Return where the cache keeps a source network warmed up: a name from all that the warm-up depends on."""
-    data = benchmark.training_images()
-    facts = {
-        "network": network or benchmark.network,
-        "weights": weights_sha256(model),
-        "data": [data.name, data.sha256()],
-        "batch_size": benchmark.training_batch,
-        "config": asdict(replace(benchmark.warm_up, seed=seed)),
-        "precision": (runtime or Runtime()).precision,
-        "vcotta": __version__,
-    }
-    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-    return cache_dir() / "warmed" / f"{key}.safetensors"
+    warmed = warm_network(benchmark, model, seed=seed, runtime=runtime, path=path, task=task)
+    note_warmed(path, facts)
+    return warmed
 
 
 def adapter_for(
