@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from vcotta import metrics
-from vcotta.evaluate import Run, run_stream, weights_sha256
+from vcotta.evaluate import run_stream, weights_sha256
+from vcotta.runs import Run
 from vcotta.runtime import Runtime
 from vcotta.streams import Batch
 

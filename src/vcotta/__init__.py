@@ -22,7 +22,7 @@ from vcotta.bayes import (
 )
 from vcotta.checkpoint import load, save
 from vcotta.corruptions import corrupt
-from vcotta.evaluate import Run, run_stream
+from vcotta.evaluate import run_stream
 from vcotta.methods import (
     BN,
     TENT,
@@ -38,6 +38,7 @@ from vcotta.methods import (
     build_adapter,
     list_methods,
 )
+from vcotta.runs import Run
 from vcotta.runtime import Runtime
 from vcotta.streams import Batch, ContinualStream
 

@@ -6,10 +6,10 @@ import time
 import pytest
 
 from vcotta import to_variational
-from vcotta.evaluate import Run
 from vcotta.experiments import demo
 from vcotta.experiments.setup import stream_for
 from vcotta.methods import list_methods
+from vcotta.runs import Run
 
 
 def quiet(label: str, form: str):

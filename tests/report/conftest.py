@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from vcotta.evaluate import Run
+from vcotta.runs import Run
 
 
 @pytest.fixture

@@ -72,12 +72,13 @@ def run(
     (--corrupted DIR), --subset, --list, --preprocess and --legacy say which images are read, and how.
     """
     from vcotta.corruptions import STANDARD, frost_source
-    from vcotta.evaluate import check_folder, run_stream
+    from vcotta.evaluate import run_stream
     from vcotta.experiments.benchmark import find_benchmark
     from vcotta.experiments.setup import adapter_for, start_network, stream_for
     from vcotta.methods import configure
     from vcotta.report.progress import display
     from vcotta.report.tables import by_corruption, comparison
+    from vcotta.runs import check_folder
 
     benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
     options = parse_settings(settings, method)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from vcotta.corruptions import frost_source
-from vcotta.evaluate import Run, run_stream
+from vcotta.evaluate import run_stream
 from vcotta.experiments.benchmark import BENCHMARKS
 from vcotta.experiments.setup import Task, adapter_for, stream_for, train_network, warm_network
 from vcotta.files import write_json, write_text
 from vcotta.methods import METHODS
 from vcotta.report.figures import alpha_along_stream, error_by_corruption
 from vcotta.report.tables import by_corruption, comparison, rows
+from vcotta.runs import Run
 
 __all__ = ["run_demo"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vcotta.evaluate import Run
+from vcotta.runs import Run
 
 __all__ = ["domain_labels", "same_domains"]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vcotta.evaluate import Run
 from vcotta.files import atomic_path
 from vcotta.report.domains import domain_labels, same_domains
+from vcotta.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vcotta.evaluate import Run
 from vcotta.report.domains import same_domains
+from vcotta.runs import Run
 
 if TYPE_CHECKING:
     from rich.table import Table
