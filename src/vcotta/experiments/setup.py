@@ -129,7 +129,7 @@ def start_network(
         return warm_network(benchmark, model, seed=seed, runtime=runtime, task=task)
     facts = warmed_facts(benchmark, network, model, seed=seed, runtime=runtime)
     path = warmed_path(facts)
-    if warmed := read_warmed(path, model):
+    if (warmed := read_warmed(path, model)) is not None:
         if task:
             task("Warm-up", "from the cache")(1, 1, 0.0)
         return warmed
