@@ -72,11 +72,11 @@ class Benchmark:
             )
         return data
 
-    def source(self, seed: int, device: str = "cpu", batch_size: int | None = None) -> Batches:
+    def source(self, seed: int, device: str = "cpu") -> Batches:
         """Return a shuffled loader over the training images, kept on the device."""
         data = self.training_images()
         images, labels = np.asarray(data.images), data.labels
-        return batches(images, labels, batch_size or self.training_batch, shuffle_seed=seed, device=device)
+        return batches(images, labels, self.training_batch, shuffle_seed=seed, device=device)
 
     def build(self, network: str | None, weights: Path | None = None, *, seed: int = 0) -> nn.Module:
         """Make the benchmark's network, or another one, for its number of classes.
