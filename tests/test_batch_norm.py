@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from vcotta.batch_norm import freeze_statistics, reestimate_statistics, use_batch_statistics
+from vcotta.batch_norm import freeze_statistics, keep_views_apart, reestimate_statistics, use_batch_statistics
 
 
 def test_frozen_statistics_never_move_and_both_kinds_can_be_used() -> None:
@@ -33,3 +34,39 @@ def test_reestimated_statistics_are_the_average_over_batches() -> None:
     assert torch.allclose(net[0].running_var, torch.stack([b.var(0) for b in batches]).mean(0), atol=1e-5)
     assert net[0].momentum == 0.1
     assert not net[0].training
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_views_in_one_batch_are_normalised_as_if_each_came_alone(affine) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=affine), nn.ReLU(), nn.BatchNorm2d(4))
+    net[1].running_mean.normal_()
+    net[1].running_var.uniform_(0.5, 2)
+    views = torch.rand(5, 6, 3, 8, 8) + torch.arange(5.0).view(5, 1, 1, 1, 1)  # as different as views can be
+    freeze_statistics(net)
+    use_batch_statistics(net, True)
+    alone = torch.stack([net(view) for view in views])
+    assert keep_views_apart(net)
+    use_batch_statistics(net, True, views=5)
+    together = net(views.flatten(0, 1)).unflatten(0, (5, 6))
+    assert torch.allclose(together, alone, atol=2e-5)
+    use_batch_statistics(net, True)
+    assert not torch.allclose(net(views.flatten(0, 1)).unflatten(0, (5, 6)), alone, atol=0.1)
+
+
+def test_the_single_pass_variance_survives_a_mean_far_from_zero() -> None:
+    norm = nn.BatchNorm2d(2)
+    norm.running_mean.fill_(300.0)
+    views = 300 + 0.1 * torch.randn(3, 50, 2, 4, 4)
+    freeze_statistics(norm)
+    use_batch_statistics(norm, True)
+    alone = torch.stack([norm(view) for view in views])
+    keep_views_apart(norm)
+    use_batch_statistics(norm, True, views=3)
+    assert torch.allclose(norm(views.flatten(0, 1)).unflatten(0, (3, 50)), alone, atol=1e-3)
+
+
+def test_networks_whose_statistics_cannot_be_told_apart_are_left_alone() -> None:
+    net = nn.Sequential(nn.BatchNorm2d(2), nn.BatchNorm1d(2))
+    assert not keep_views_apart(net)
+    assert type(net[0]) is nn.BatchNorm2d

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vcotta import views
-from vcotta.views import random_view
+from vcotta.views import random_view, random_views
 
 
 @settings(max_examples=40, deadline=None)
@@ -122,3 +122,24 @@ def test_blur_is_the_five_tap_gaussian() -> None:
     x = torch.zeros(1, 1, 9, 9)
     x[..., 4, 4] = 1
     assert torch.allclose(views._blur(x, torch.tensor([sigma]))[0, 0], torch.outer(taps, taps), atol=1e-6)
+
+
+def test_many_views_at_once_are_the_views_drawn_one_by_one(monkeypatch) -> None:
+    without_noise(monkeypatch)
+    x = torch.rand(3, 3, 12, 12)
+    torch.manual_seed(0)
+    orders = torch.stack([torch.randperm(5) for _ in range(9)])
+    draws = torch.rand(9, 1, 11)
+    torch.manual_seed(0)
+    together = random_views(x, 9)
+    alone = [views._augment(x.unsqueeze(0), draws[i : i + 1], orders[i : i + 1], flip=True)[0] for i in range(9)]
+    assert torch.allclose(together, torch.stack(alone), atol=1e-6)
+    assert all(not torch.allclose(together[0], other, atol=1e-2) for other in together[1:])
+
+
+def test_drawing_views_leaves_the_images_alone() -> None:
+    x = torch.rand(2, 3, 8, 8)
+    before = x.clone()
+    random_views(x, 4)
+    random_view(x, per_image=True)
+    assert torch.equal(x, before)

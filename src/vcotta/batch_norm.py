@@ -1,4 +1,4 @@
-"""Which statistics BatchNorm layers use: those of the batch, or those of the source."""
+"""Which statistics BatchNorm layers use: those of the batch, of each view in it, or of the source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["batch_norms", "freeze_statistics", "reestimate_statistics", "use_batch_statistics"]
+__all__ = ["batch_norms", "freeze_statistics", "keep_views_apart", "reestimate_statistics", "use_batch_statistics"]
 
 
 def batch_norms(net: nn.Module) -> Iterator[_BatchNorm]:
@@ -26,14 +26,75 @@ def freeze_statistics(net: nn.Module) -> None:
         norm.track_running_stats = False
 
 
-def use_batch_statistics(net: nn.Module, batch: bool) -> None:
+def use_batch_statistics(net: nn.Module, batch: bool, views: int = 1) -> None:
     """Let BatchNorm use mean and biased variance of the batch (``True``) or the source's running statistics.
 
     Call `freeze_statistics` first. Layers that never had running statistics use the batch's in either case. Nothing
     else changes mode: dropout and stochastic depth stay off.
+
+    Args:
+        net: The network.
+        batch: Whether the batch's statistics are used.
+        views: The batch is this many views one after another, each of which has statistics of its own; more than one
+            needs `keep_views_apart`.
     """
     for norm in batch_norms(net):
         norm.training = batch
+        if isinstance(norm, _ViewBatchNorm2d):
+            norm.views = views
+
+
+class _ViewBatchNorm2d(nn.BatchNorm2d):
+    """``nn.BatchNorm2d`` that normalises each of ``views`` equal parts of the batch by that part's own statistics.
+
+    The variance is taken about the source's mean, E[(x - m)^2] - E[x - m]^2 in float32: one pass over the data, and no
+    cancellation as long as the batch's mean is within some hundred deviations of it.
+    """
+
+    views: int = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.views == 1 or not self.training:
+            plain: Tensor = super().forward(x)
+            return plain
+        channels = (1, 1, -1, 1, 1)
+        parts = x.float().unflatten(0, (self.views, -1))
+        shift = 0.0 if self.running_mean is None else self.running_mean.view(channels)
+        centred = parts - shift
+        mean = centred.mean((1, 3, 4), keepdim=True)
+        variance = centred.square().mean((1, 3, 4), keepdim=True) - mean.square()
+        scale = torch.rsqrt(variance.clamp_min(0) + self.eps)
+        if self.affine:
+            scale = scale * self.weight.view(channels)
+        out = (centred - mean) * scale
+        if self.affine:
+            out = out + self.bias.view(channels)
+        normalised: Tensor = out.flatten(0, 1).to(x.dtype)
+        return normalised
+
+
+def keep_views_apart(net: nn.Module) -> bool:
+    """Teach the network to take many views as one batch, see `use_batch_statistics`; parameters stay where they are.
+
+    Returns:
+        False, with nothing changed, if it has batch statistics that cannot be told apart (other kinds of BatchNorm).
+
+    Example:
+        >>> net, views = nn.BatchNorm2d(2), torch.rand(3, 4, 2, 5, 5)
+        >>> keep_views_apart(net)
+        True
+        >>> use_batch_statistics(net, True, views=3)
+        >>> together = net(views.flatten(0, 1))
+        >>> use_batch_statistics(net, True)
+        >>> torch.allclose(together[:4], net(views[0]), atol=1e-5)
+        True
+    """
+    norms = list(batch_norms(net))
+    if any(type(norm) not in (nn.BatchNorm2d, _ViewBatchNorm2d) for norm in norms):
+        return False
+    for norm in norms:
+        norm.__class__ = _ViewBatchNorm2d
+    return True
 
 
 @torch.no_grad()

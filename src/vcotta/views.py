@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["random_view"]
+__all__ = ["random_view", "random_views"]
 
 # Ranges of the uniform draws, as in CoTTA's code.
 _BRIGHTNESS = (0.6, 1.4)
@@ -44,49 +44,86 @@ def random_view(images: Tensor, *, flip: bool = True, per_image: bool = False) -
         >>> random_view(torch.rand(2, 3, 32, 48)).shape
         torch.Size([2, 3, 32, 48])
     """
-    draws = torch.rand(images.shape[0] if per_image else 1, 11)
-    images = _jitter(images.clamp(0, 1), draws[:, :5])
-    images = _warp(images, draws[:, 5:10], flip)
+    draws = torch.rand(1, images.shape[0] if per_image else 1, 11)
+    return _augment(images.unsqueeze(0), draws, torch.randperm(5).unsqueeze(0), flip).squeeze(0)
+
+
+def random_views(images: Tensor, count: int, *, flip: bool = True) -> Tensor:
+    """Draw several views of a batch at once, each as `random_view` draws one, in a few operations on all of them.
+
+    Args:
+        images: As for `random_view`.
+        count: Number of views, at least 1.
+        flip: As for `random_view`.
+
+    Returns:
+        The views, (count, batch, channels, height, width).
+
+    Example:
+        >>> random_views(torch.rand(2, 3, 8, 8), 4).shape
+        torch.Size([4, 2, 3, 8, 8])
+    """
+    orders = torch.stack([torch.randperm(5) for _ in range(count)])
+    return _augment(images.expand(count, *images.shape), torch.rand(count, 1, 11), orders, flip)
+
+
+def _augment(images: Tensor, draws: Tensor, orders: Tensor, flip: bool) -> Tensor:
+    """Views of (views, batch, channels, height, width), from draws (views, batch or 1, 11) and orders (views, 5)."""
+    shape = images.shape
+    images = _jitter(images.clamp(0, 1), draws[..., :5], orders)
+    draws = draws.expand(-1, shape[1], -1).flatten(0, 1) if draws.shape[:2] != (1, 1) else draws.flatten(0, 1)
+    images = _warp(images.flatten(0, 1), draws[:, 5:10], flip)
     images = _blur(images, _uniform(draws[:, 10], _BLUR))
-    return (images + _NOISE * torch.randn_like(images)).clamp_(0, 1)
+    return (images + _NOISE * torch.randn_like(images)).clamp_(0, 1).view(shape)
 
 
 def _uniform(draws: Tensor, bounds: tuple[float, float]) -> Tensor:
     return bounds[0] + (bounds[1] - bounds[0]) * draws
 
 
-def _factors(draws: Tensor, bounds: tuple[float, float], like: Tensor) -> Tensor:
-    """The drawn values, ready to multiply images with."""
-    return _uniform(draws, bounds).to(like.device, like.dtype, non_blocking=True).view(-1, 1, 1, 1)
+def _jitter(images: Tensor, draws: Tensor, orders: Tensor) -> Tensor:
+    """Apply the five colour operations to every view in its own order; those that agree on a place go together."""
+    values = draws.to(images.device, images.dtype, non_blocking=True)
+    places = torch.argsort(orders, dim=0)  # for each place the views, sorted by their operation
+    counts = [orders[:, place].bincount(minlength=5).tolist() for place in range(5)]
+    groups = places.to(images.device, non_blocking=True)
+    for place in range(5):
+        if max(counts[place]) == len(orders):
+            images = _colour(images, values, int(orders[0, place]))
+            continue
+        for operation, group in enumerate(groups[:, place].split(counts[place])):
+            if len(group):
+                images[group] = _colour(images[group], values[group], operation)
+    return images
 
 
-def _jitter(images: Tensor, draws: Tensor) -> Tensor:
-    rgb = images.shape[1] == 3
-    for operation in torch.randperm(5).tolist():
-        value = draws[:, operation]
-        if operation == 0:
-            images = (images * _factors(value, _BRIGHTNESS, images)).clamp_(0, 1)
-        elif operation == 1:
-            mean = (_grey(images) if rgb else images).mean((1, 2, 3), keepdim=True)
-            images = torch.lerp(mean, images, _factors(value, _CONTRAST, images)).clamp_(0, 1)
-        elif operation == 2 and rgb:
-            images = torch.lerp(_grey(images), images, _factors(value, _SATURATION, images)).clamp_(0, 1)
-        elif operation == 3 and rgb:
-            images = _shift_hue(images, _factors(value, _HUE, images))
-        elif operation == 4:
-            images = images.clamp(1e-8, 1) ** _factors(value, _GAMMA, images)
+def _colour(images: Tensor, draws: Tensor, operation: int) -> Tensor:
+    """One colour operation on (views, batch, channels, height, width); saturation and hue are for RGB only."""
+    rgb = images.shape[2] == 3
+    value = draws[..., operation, None, None, None]
+    if operation == 0:
+        return (images * _uniform(value, _BRIGHTNESS)).clamp_(0, 1)
+    if operation == 1:
+        mean = (_grey(images) if rgb else images).mean((2, 3, 4), keepdim=True)
+        return torch.lerp(mean, images, _uniform(value, _CONTRAST)).clamp_(0, 1)
+    if operation == 2 and rgb:
+        return torch.lerp(_grey(images), images, _uniform(value, _SATURATION)).clamp_(0, 1)
+    if operation == 3 and rgb:
+        return _shift_hue(images, _uniform(value, _HUE))
+    if operation == 4:
+        return images.clamp(1e-8, 1) ** _uniform(value, _GAMMA)
     return images
 
 
 def _grey(images: Tensor) -> Tensor:
-    red, green, blue = images.unbind(1)
-    return (_GREY[0] * red + _GREY[1] * green + _GREY[2] * blue).unsqueeze(1)
+    red, green, blue = images.unbind(-3)
+    return (_GREY[0] * red + _GREY[1] * green + _GREY[2] * blue).unsqueeze(-3)
 
 
 def _shift_hue(images: Tensor, shift: Tensor) -> Tensor:
     """Turn the hue by ``shift`` of a full circle: RGB to HSV and back."""
-    red, green, blue = images.unbind(1)
-    value, lowest = images.amax(1), images.amin(1)
+    red, green, blue = images.unbind(-3)
+    value, lowest = images.amax(-3), images.amin(-3)
     chroma = value - lowest
     safe = torch.where(chroma > 0, chroma, 1)
     sector = torch.where(
@@ -94,10 +131,10 @@ def _shift_hue(images: Tensor, shift: Tensor) -> Tensor:
         (green - blue) / safe,
         torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
     )
-    sector = sector + 6 * shift.squeeze(1)
+    sector = sector + 6 * shift.squeeze(-3)
     # Channel n in (5, 3, 1) for R, G, B: value - chroma * max(0, min(k, 4 - k, 1)) with k = (n + sector) mod 6.
-    k = torch.stack([sector + 5, sector + 3, sector + 1], 1).remainder(6)
-    return value.unsqueeze(1) - chroma.unsqueeze(1) * torch.minimum(k, 4 - k).clamp(0, 1)
+    k = torch.stack([sector + 5, sector + 3, sector + 1], -3).remainder(6)
+    return value.unsqueeze(-3) - chroma.unsqueeze(-3) * torch.minimum(k, 4 - k).clamp(0, 1)
 
 
 def _warp(images: Tensor, draws: Tensor, flip: bool) -> Tensor:
@@ -117,19 +154,21 @@ def _warp(images: Tensor, draws: Tensor, flip: bool) -> Tensor:
             torch.stack([-mirror * sine, cosine, sine * shift_x - cosine * shift_y], -1),
         ],
         1,
-    ).to(images.device, images.dtype, non_blocking=True)
+    )
+    maps = maps * torch.tensor([[2 / width], [2 / height]])  # grid_sample counts from -1 to 1
+    maps = maps.to(images.device, images.dtype, non_blocking=True)
     x = torch.arange(width + 4, device=images.device, dtype=images.dtype) - (width + 3) / 2
     y = torch.arange(height + 4, device=images.device, dtype=images.dtype) - (height + 3) / 2
     points = torch.stack([*torch.meshgrid(x, y, indexing="xy"), torch.ones_like(x).expand(height + 4, -1)], -1)
-    source = torch.einsum("hwk,bjk->bhwj", points, maps)
-    grid = source * source.new_tensor([2 / width, 2 / height])  # what grid_sample calls its coordinates
+    grid = torch.einsum("hwk,bjk->bhwj", points, maps)
     # Clamping at the border is edge padding; only a long image can turn beyond the padded canvas, which is black there.
     warped = torch.nn.functional.grid_sample(
         images, grid.expand(images.shape[0], -1, -1, -1), padding_mode="border", align_corners=False
     )
     if height != width:
-        half = source.new_tensor([padded[0] / 2, padded[1] / 2])
-        warped = warped * (half + 0.5 - source.abs()).clamp(0, 1).prod(-1).unsqueeze(1)
+        for axis, (side, canvas) in enumerate(zip((width, height), padded, strict=True)):
+            inside = canvas / 2 + 0.5 - (grid[..., axis] * (side / 2)).abs()
+            warped = warped * inside.clamp(0, 1).unsqueeze(1)
     return warped
 
 

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributions import Normal
 
-from vcotta.bayes import gaussian_kl, inverse_softplus, kl_divergence, mixture_kl_bound, to_variational
+from vcotta.bayes import (
+    gaussian_kl,
+    inverse_softplus,
+    kl_divergence,
+    mixture_kl_bound,
+    to_variational,
+    variational_parameters,
+)
 
 
 def perturbed(net: nn.Module, by: float = 0.3) -> nn.Module:
@@ -104,8 +111,25 @@ def test_the_mixture_bound_is_each_prior_alone_at_its_ends(tiny) -> None:
     torch.manual_seed(0)
     source = to_variational(tiny())
     q, teacher = perturbed(source), perturbed(source)
-    assert torch.equal(mixture_kl_bound(q, source, teacher, 1.0), kl_divergence(q, source))
-    assert torch.equal(mixture_kl_bound(q, source, teacher, 0.0), kl_divergence(q, teacher))
+    assert torch.allclose(mixture_kl_bound(q, source, teacher, 1.0), kl_divergence(q, source))
+    assert torch.allclose(mixture_kl_bound(q, source, teacher, 0.0), kl_divergence(q, teacher))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, torch.tensor(0.7, dtype=torch.float64)])
+def test_the_closed_form_gradient_is_autograds(alpha, tiny) -> None:
+    torch.manual_seed(0)
+    source = to_variational(tiny().double())
+    q, teacher = perturbed(source).requires_grad_(True), perturbed(source).requires_grad_(True)
+    source.requires_grad_(True)  # priors that could be trained take the plain path
+    plain = alpha * kl_divergence(q, source) + (1 - alpha) * kl_divergence(q, teacher)
+    plain.backward()
+    expected = [p.grad.clone() for _, *pair in variational_parameters(q) for p in pair]
+    q.zero_grad()
+    fast = mixture_kl_bound(q, source.requires_grad_(False), teacher.requires_grad_(False), alpha)
+    (3 * fast).backward()
+    found = [p.grad / 3 for _, *pair in variational_parameters(q) for p in pair]
+    assert torch.allclose(fast, plain)
+    assert all(torch.allclose(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_networks_of_another_shape_are_refused_by_name(tiny) -> None:

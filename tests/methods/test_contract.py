@@ -195,7 +195,7 @@ class Fragile(nn.Module):
 @pytest.mark.parametrize("name", ["tent", "cotta", "vcotta"])
 def test_a_loss_that_is_not_finite_leaves_the_weights_and_is_reported(name, tiny, images) -> None:
     adapter = build(name, Fragile(tiny()))
-    batch = images() * 0.9
+    batch = images() * 0.4  # dark enough for every view of it
     adapter(batch)
     before = snapshot(adapter)
     optimizer = adapter.state_dict()["optimizer"]

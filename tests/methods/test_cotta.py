@@ -38,10 +38,15 @@ def test_a_sure_source_means_no_views_and_the_prediction_of_bn(tiny, images) -> 
 
 def test_an_unsure_source_means_exactly_n_views(tiny, images, monkeypatch) -> None:
     calls = []
-    monkeypatch.setattr(cotta, "random_view", lambda x, flip: calls.append(flip) or x)
+
+    def same(images, count, flip):
+        calls.append((count, flip))
+        return images.expand(count, *images.shape)
+
+    monkeypatch.setattr(cotta, "random_views", same)
     adapter = CoTTA(tiny(), CoTTAConfig(threshold=1.1, views=5, flip=False))
     output = adapter(images())
-    assert calls == [False] * 5
+    assert calls == [(5, False)]
     assert torch.allclose(output, BN(tiny())(images()), atol=1e-5)  # the average of five equal views
 
 

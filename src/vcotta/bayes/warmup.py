@@ -124,15 +124,17 @@ def warm_up(
     size = config.source_size or _source_size(loader)
     steps = config.epochs * _length(loader)
     normalised = any(batch_norms(net))
-    optimizer = torch.optim.Adam(net.parameters(), lr=config.lr)
+    optimizer = torch.optim.Adam(net.parameters(), lr=config.lr, fused=True)
     kept: list[Tensor] = []
     step = 0
+    pending: Tensor | None = None  # a step's loss is read when the next one is under way, so that a GPU never waits
     net.train()
     with _reporter(progress, steps) as report, OwnRng(config.seed, runtime.device).scope(), torch.enable_grad():
         for epoch in range(config.epochs):
             before = step
             for images, labels in loader:
-                check_images(images)
+                if epoch == 0:
+                    check_images(images)
                 if len(images) == 1 and normalised:
                     continue  # one image has no batch statistics
                 images = runtime.place_images(images)
@@ -146,22 +148,20 @@ def warm_up(
                 if epoch == 0:
                     check_labels(labels, len(images), logits.shape[-1])
                 loss = F.cross_entropy(logits.float(), labels.to(runtime.device)) + kl_divergence(net, prior) / size
-                value = loss.item()
-                if not math.isfinite(value):
-                    raise FloatingPointError(
-                        f"The warm-up's loss became {value} at step {step}. Lower `lr` or `sigma_ratio`, and check "
-                        "that the model is trained and takes images in [0, 1]."
-                    )
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()
+                if pending is not None:
+                    report(step, steps, _finite(pending, step))
+                pending = loss.detach()
                 step += 1
-                report(step, steps, value)
             if step == before:
                 raise ValueError(
                     f"Expected the loader to yield batches in every epoch, but it had none in epoch {epoch + 1}. "
                     "A generator runs dry after one pass: give a list or a DataLoader."
                 )
+        if pending is not None:
+            report(step, steps, _finite(pending, step))
     net.requires_grad_(False).eval()
     reestimate_statistics(net, kept)
     if path is not None:
@@ -199,6 +199,17 @@ def load_warmed(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
 def is_warmed_file(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a warmed network, by its header alone."""
     return state_kind(path) == _KIND
+
+
+def _finite(loss: Tensor, step: int) -> float:
+    """The loss of a step, or an error if it is not a number to go on with."""
+    value = loss.item()
+    if not math.isfinite(value):
+        raise FloatingPointError(
+            f"The warm-up's loss became {value} at step {step}. Lower `lr` or `sigma_ratio`, and check that the model "
+            "is trained and takes images in [0, 1]."
+        )
+    return value
 
 
 def _length(loader: Loader) -> int:

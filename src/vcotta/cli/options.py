@@ -55,9 +55,7 @@ def runtime_for(device: str | None, precision: str | None) -> Any:
 
     from vcotta.runtime import Runtime
 
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    fast = device.startswith("cuda")
-    return Runtime(device, precision or ("bf16" if fast else "fp32"), channels_last=fast)  # type: ignore[arg-type]
+    return Runtime(device or ("cuda" if torch.cuda.is_available() else "cpu"), precision)  # type: ignore[arg-type]
 
 
 def set_threads(dataset: str) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta._messages import unknown_name
-from vcotta.batch_norm import freeze_statistics, use_batch_statistics
+from vcotta.batch_norm import freeze_statistics, keep_views_apart, use_batch_statistics
 from vcotta.bayes import is_variational
 from vcotta.inputs import check_images
 from vcotta.methods.checks import check_state
@@ -84,6 +84,7 @@ class Adapter(ABC):
         self.start = self.runtime.place(copy.deepcopy(model)).requires_grad_(False)
         freeze_statistics(self.start)
         self._accepted: set[tuple[int, ...]] = set()
+        self._compiled_shape: tuple[int, ...] | None = None
         self._notes: dict[str, Any] = {}
         self.reset()
 
@@ -109,8 +110,8 @@ class Adapter(ABC):
             with self._rng.scope(), torch.enable_grad():
                 log_probs = self.predict_and_adapt(images).detach()
         self.steps += 1
-        self.skipped += bool(self._notes["skipped"])
-        self.last = {key: value.item() if isinstance(value, Tensor) else value for key, value in self._notes.items()}
+        self.last = _read(self._notes)
+        self.skipped += self.last["skipped"]
         return log_probs
 
     @torch.inference_mode(False)
@@ -134,27 +135,46 @@ class Adapter(ABC):
         """
         use_batch_statistics(net, batch_statistics and len(images) > 1)
         self._notes["forwards"] += 1
-        with self.runtime.autocast():
-            output: Tensor = net(images)
-        return output.float()
+        return self.runtime.forward(net, images)
 
-    def minimise(self, loss: Tensor) -> bool:
-        """One optimiser step; False, with everything left as it was, if loss or gradient is not finite."""
+    @torch.no_grad()
+    def logits_of_views(self, net: nn.Module, views: Tensor) -> Tensor:
+        """`logits` of several views without gradient, (views, batch, classes); each counts as a pass.
+
+        On the fast path (``Runtime.compile``) many views make one compiled pass, in which BatchNorm keeps their
+        statistics apart. Batches of another shape than the first, the short last one say, are not worth compiling for.
+        """
+        count, batch = views.shape[:2]
+        self._compiled_shape = self._compiled_shape or tuple(views.shape[1:])
+        together = self.runtime.compile and batch > 1 and self._compiled_shape == tuple(views.shape[1:])
+        if not together or not keep_views_apart(net):
+            return torch.stack([self.logits(net, view) for view in views])
+        self._notes["forwards"] += count
+        outputs = []
+        for part in views.split(_views_at_once(views)):
+            use_batch_statistics(net, True, len(part))
+            images = self.runtime.place_images(part.flatten(0, 1))
+            outputs.append(self.runtime.forward(net, images, compiled=True).unflatten(0, (len(part), batch)))
+        return torch.cat(outputs)
+
+    def minimise(self, loss: Tensor) -> Tensor:
+        """One optimiser step; nothing changes if loss or gradient is not finite.
+
+        Returns:
+            Whether the step was taken, as a scalar on the device: the host does not wait to know.
+        """
         assert self.optimizer is not None
-        self.note(loss=loss.detach())
-        finite = bool(loss.detach().isfinite())
-        if finite:
-            self.optimizer.zero_grad(set_to_none=True)  # what an interrupted step may have left
-            loss.backward()
-            self._notes["backwards"] += 1
-            gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-            finite = bool(nn.utils.get_total_norm(gradients).isfinite())
-        if finite:
-            self.optimizer.step()
-        else:
-            self.note(skipped=True)
+        self.optimizer.zero_grad(set_to_none=True)  # what an interrupted step may have left
+        loss.backward()
+        self._notes["backwards"] += 1
+        gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        done = loss.detach().isfinite() & nn.utils.get_total_norm(gradients).isfinite()
+        # The fused optimisers' own way to skip a step, which AMP's GradScaler uses.
+        self.optimizer.found_inf = (~done).float()  # type: ignore[attr-defined]
+        self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return finite
+        self.note(loss=loss.detach(), skipped=~done)
+        return done
 
     def note(self, **values: Any) -> None:
         """Add to what ``last`` will say of this step; scalar tensors are read once, at the end."""
@@ -163,9 +183,9 @@ class Adapter(ABC):
     def make_optimizer(self, parameters: Iterable[Tensor], name: OptimizerName, lr: float) -> None:
         """Create ``self.optimizer`` over ``parameters``."""
         if name == "adam":
-            self.optimizer = torch.optim.Adam(parameters, lr=lr)
+            self.optimizer = torch.optim.Adam(parameters, lr=lr, fused=True)
         elif name == "sgd":
-            self.optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9, nesterov=True)
+            self.optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9, nesterov=True, fused=True)
         else:
             raise unknown_name("optimizer", name, ("adam", "sgd"))
 
@@ -223,3 +243,21 @@ class Adapter(ABC):
 
 def _cloned(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
+def _read(notes: dict[str, Any]) -> dict[str, Any]:
+    """Notes as plain values, the tensors among them fetched in one go."""
+    tensors = {key: value for key, value in notes.items() if isinstance(value, Tensor)}
+    values = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []
+    read = {k: bool(v) if tensors[k].dtype == torch.bool else v for k, v in zip(tensors, values, strict=True)}
+    return notes | read
+
+
+_PIXELS_AT_ONCE = 2_400_000  # eleven views of 200 images of 32 x 32; more is no faster and takes memory
+
+
+def _views_at_once(views: Tensor) -> int:
+    """How many views go into one pass: a divisor of their number where one is near the limit, so that all are equal."""
+    count, batch, _, height, width = views.shape
+    limit = min(count, max(1, _PIXELS_AT_ONCE // (batch * height * width)))
+    return next((size for size in range(limit, limit // 2, -1) if count % size == 0), limit)

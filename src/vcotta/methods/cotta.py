@@ -15,7 +15,7 @@ from vcotta.methods.base import Adapter, OptimizerName
 from vcotta.methods.checks import check_fields
 from vcotta.methods.losses import cross_entropy, symmetric_cross_entropy
 from vcotta.methods.mean_teacher import update_teacher
-from vcotta.views import random_view
+from vcotta.views import random_views
 
 __all__ = ["CoTTA", "CoTTAConfig"]
 
@@ -106,23 +106,23 @@ class CoTTA(Adapter):
         with torch.no_grad():
             confidence = self.logits(self.start, images).softmax(-1).amax(-1).mean().item()
             if confidence < (0.92 if config.threshold is None else config.threshold) and config.views:
-                views = (random_view(images, flip=config.flip) for _ in range(config.views))
-                target = torch.stack([self.logits(teacher, view) for view in views]).mean(0)
+                views = random_views(images, config.views, flip=config.flip)
+                target = self.logits_of_views(teacher, views).mean(0)
             else:
                 target = self.logits(teacher, images)
             target = target.log_softmax(-1)
         log_probs = self.logits(student, images).log_softmax(-1)
         distance = cross_entropy if config.loss == "ce" else symmetric_cross_entropy
         self.note(confidence=confidence)
-        if self.minimise(distance(target, log_probs).mean()):
-            update_teacher(teacher, student, config.beta)
-            self._restore(student)
+        done = self.minimise(distance(target, log_probs).mean())
+        update_teacher(teacher, student, config.beta, done)
+        self._restore(student, done)
         return target
 
     @torch.no_grad()
-    def _restore(self, student: nn.Module) -> None:
+    def _restore(self, student: nn.Module, done: Tensor) -> None:
         """Put a random share of the student's parameters back to their source values."""
         if self.config.restore:
             for parameter, source in zip(student.parameters(), self.start.parameters(), strict=True):
                 mask = torch.rand_like(parameter, dtype=torch.float32) < self.config.restore
-                parameter.copy_(torch.where(mask, source, parameter))
+                parameter.copy_(torch.where(mask & done, source, parameter))

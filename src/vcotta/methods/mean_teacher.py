@@ -12,11 +12,17 @@ __all__ = ["update_teacher"]
 
 
 @torch.no_grad()
-def update_teacher(teacher: nn.Module, student: nn.Module, beta: float) -> None:
+def update_teacher(teacher: nn.Module, student: nn.Module, beta: float, done: Tensor | None = None) -> None:
     r"""Exponential moving average, in place: teacher <- beta * teacher + (1 - beta) * student (paper, Eq. update_tea).
 
     Means and point parameters are averaged as they are. Of a variational network the **standard deviation** is
     averaged, not rho: :math:`\bar\sigma \leftarrow \beta\bar\sigma + (1-\beta)\sigma`. Buffers are left alone.
+
+    Args:
+        teacher: The average.
+        student: What is averaged.
+        beta: Decay.
+        done: Whether to do it at all, a scalar on the networks' device that the host need not know; None for yes.
 
     Example:
         >>> teacher, student = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
@@ -26,12 +32,16 @@ def update_teacher(teacher: nn.Module, student: nn.Module, beta: float) -> None:
         0.25
     """
     rhos = {id(rho) for net in (teacher, student) for _, _, rho in variational_parameters(net)}
-    averaged: tuple[list[Tensor], list[Tensor]] = ([], [])
-    for old, new in zip(teacher.parameters(), student.parameters(), strict=True):
-        if id(old) in rhos:
-            sigma = F.softplus(old).lerp_(F.softplus(new), 1 - beta)
-            old.copy_(inverse_softplus(sigma))
-        else:
-            averaged[0].append(old)
-            averaged[1].append(new)
-    torch._foreach_lerp_(averaged[0], averaged[1], 1 - beta)
+    pairs: list[tuple[Tensor, Tensor]] = list(zip(teacher.parameters(), student.parameters(), strict=True))
+    plain = [pair for pair in pairs if id(pair[0]) not in rhos]
+    spread = [pair for pair in pairs if id(pair[0]) in rhos]
+    olds, news = [old for old, _ in plain], [new for _, new in plain]
+    averages = [*torch._foreach_lerp(olds, news, 1 - beta)]
+    if spread:
+        olds += [old for old, _ in spread]
+        sigmas = [F.softplus(old) for old, _ in spread]
+        torch._foreach_lerp_(sigmas, [F.softplus(new) for _, new in spread], 1 - beta)
+        averages += [inverse_softplus(sigma) for sigma in sigmas]
+    if done is not None:
+        averages = [torch.where(done, average, old) for average, old in zip(averages, olds, strict=True)]
+    torch._foreach_copy_(olds, averages)

@@ -18,7 +18,7 @@ from vcotta.methods.checks import check_fields
 from vcotta.methods.losses import cross_entropy, entropy, symmetric_cross_entropy
 from vcotta.methods.mean_teacher import update_teacher
 from vcotta.methods.prior_mixture import AlphaRule, filter_views, mix, mixing_weight
-from vcotta.views import random_view
+from vcotta.views import random_views
 
 __all__ = ["VCoTTA", "VCoTTAConfig"]
 
@@ -219,12 +219,11 @@ class VCoTTA(Adapter):
 
     def _look(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of source and teacher, (1 + views, batch, classes), each view with its own statistics."""
-        source, teacher = [], []
-        for i in range(self.config.views + 1):
-            view = random_view(images, flip=self.config.flip) if i else images
-            source.append(self.logits(self.start, view).log_softmax(-1))
-            teacher.append(self.logits(self.networks["teacher"], view).log_softmax(-1))
-        return torch.stack(source), torch.stack(teacher)
+        views = images.unsqueeze(0)
+        if self.config.views:
+            views = torch.cat([views, random_views(images, self.config.views, flip=self.config.flip)])
+        source, teacher = (self.logits_of_views(net, views) for net in (self.start, self.networks["teacher"]))
+        return source.log_softmax(-1), teacher.log_softmax(-1)
 
     def _alpha(self, source: Tensor, teacher: Tensor) -> Tensor:
         """Alpha as a column, (batch, 1) or (1, 1) by scope."""
@@ -263,5 +262,4 @@ class VCoTTA(Adapter):
         kl = mixture_kl_bound(student, self.start, teacher, alpha)
         kl = kl / config.kl_lambda if config.kl_weight is None else config.kl_weight * kl / self._dimensions
         self.note(fit=fit.detach(), kl=kl.detach())
-        if self.minimise(fit + kl):
-            update_teacher(teacher, student, config.beta)
+        update_teacher(teacher, student, config.beta, self.minimise(fit + kl))

@@ -1,0 +1,65 @@
+"""The fast path gives the plain path's numbers; here in float32 on the CPU, traced but run by torch itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from vcotta import Runtime, build_adapter, runtime, to_variational
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Compile by tracing alone: what the compiler sees is tested, its code generator is not waited for."""
+    calls = []
+
+    def compiled(net, images):
+        calls.append(len(images))
+        return function(net, images)
+
+    function = torch.compile(runtime._forward, dynamic=False, backend="eager")
+    monkeypatch.setattr(runtime, "_compiled", lambda: compiled)
+    yield calls
+    torch._dynamo.reset()
+
+
+def build(name, model, **options):
+    return build_adapter(name, to_variational(model) if name == "vcotta" else model, **options)
+
+
+@pytest.mark.parametrize(("name", "options"), [("vcotta", {}), ("cotta", {"threshold": 1.1})])
+def test_the_fast_path_keeps_to_the_plain_path(name, options, tiny, images, traced, monkeypatch) -> None:
+    monkeypatch.setattr("vcotta.methods.base._PIXELS_AT_ONCE", 4 * 6 * 64)  # four views of six images at a time
+    plain = build(name, tiny(), views=8, lr=1e-3, **options)
+    fast = build(name, tiny(), views=8, lr=1e-3, runtime=Runtime(compile=True), **options)
+    for seed in range(4):
+        expected, found = plain(images(seed=seed)), fast(images(seed=seed))
+        assert torch.allclose(found, expected, atol=1e-4)
+    assert fast.last["forwards"] == plain.last["forwards"]
+    assert set(traced) == ({18} if name == "vcotta" else {24})  # 3 x 3 views for vcotta, 2 x 4 for cotta
+    for a, b in zip(fast.networks["teacher"].parameters(), plain.networks["teacher"].parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_a_short_last_batch_and_a_single_image_take_the_plain_path(tiny, images, traced) -> None:
+    plain = build("vcotta", tiny(), views=2)
+    fast = build("vcotta", tiny(), views=2, runtime=Runtime(compile=True))
+    for n in (6, 5, 1):
+        assert torch.allclose(fast(images(n)), plain(images(n)), atol=1e-4)
+    assert traced == [18, 18]
+
+
+@pytest.mark.parametrize("norm", ["group", "none"])
+def test_networks_without_batch_statistics_are_fast_too(norm, tiny, images, traced) -> None:
+    plain, fast = (
+        build("vcotta", tiny(norm), views=2),
+        build("vcotta", tiny(norm), views=2, runtime=Runtime(compile=True)),
+    )
+    assert torch.allclose(fast(images()), plain(images()), atol=1e-4)
+    assert traced == [18, 18]
+
+
+def test_what_is_left_open_is_the_plain_path_on_a_cpu() -> None:
+    assert Runtime() == Runtime("cpu", "fp32", channels_last=False, compile=False)
+    with pytest.raises(ValueError, match="precision"):
+        Runtime(precision="fp8")
