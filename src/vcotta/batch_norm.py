@@ -60,16 +60,15 @@ class _ViewBatchNorm2d(nn.BatchNorm2d):
         channels = (1, 1, -1, 1, 1)
         parts = x.float().unflatten(0, (self.views, -1))
         shift = 0.0 if self.running_mean is None else self.running_mean.view(channels)
-        centred = parts - shift
-        mean = centred.mean((1, 3, 4), keepdim=True)
-        variance = centred.square().mean((1, 3, 4), keepdim=True) - mean.square()
+        mean = (parts - shift).mean((1, 3, 4), keepdim=True)
+        variance = (parts - shift).square().mean((1, 3, 4), keepdim=True) - mean.square()
         scale = torch.rsqrt(variance.clamp_min(0) + self.eps)
         if self.affine:
             scale = scale * self.weight.view(channels)
-        out = (centred - mean) * scale
+        offset = -(mean + shift) * scale
         if self.affine:
-            out = out + self.bias.view(channels)
-        normalised: Tensor = out.flatten(0, 1).to(x.dtype)
+            offset = offset + self.bias.view(channels)
+        normalised: Tensor = (parts * scale + offset).flatten(0, 1).to(x.dtype)
         return normalised
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from vcotta import WarmUpConfig, kl_divergence, load_warmed, save_warmed, to_variational, warm_up
-from vcotta.bayes import is_variational, sampling
+from vcotta.bayes import is_variational, sampling, variational_parameters
 from vcotta.state_files import read_state
 
 
@@ -191,3 +191,15 @@ def test_an_exploding_loss_stops_with_advice(source) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), Overflow())
     with pytest.raises(FloatingPointError, match="Lower `lr`"):
         warm_up(model, source, WarmUpConfig(epochs=1), progress=False)
+
+
+def test_the_divergence_is_weighed_by_the_source_or_by_the_weights(tiny, source) -> None:
+    def moved(**options) -> float:
+        net = warm_up(tiny(), source, WarmUpConfig(epochs=3, lr=1e-2, **options), progress=False)
+        return kl_divergence(net, to_variational(tiny())).item()
+
+    weights = sum(mean.numel() for _, mean, _ in variational_parameters(to_variational(tiny())))
+    assert moved(kl_weight=weights / 96) == pytest.approx(moved(), rel=1e-4)  # the paper's 1 / N, N = 96 here
+    assert moved(kl_weight=0.01 * weights / 96) > moved() > moved(kl_weight=100 * weights / 96)
+    with pytest.raises(ValueError, match="kl_weight"):
+        WarmUpConfig(kl_weight=-1.0)

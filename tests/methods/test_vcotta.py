@@ -44,7 +44,7 @@ EVERY_OPTION = (
             ("entropy", "printed", "confidence", 0.3),
             ("batch", "sample"),
             ("teacher", "mixture"),
-            ("x0", "filtered", "anchored"),
+            ("x0", "filtered", "anchored", "pooled"),
         )
     ]
     + [
@@ -53,7 +53,15 @@ EVERY_OPTION = (
             ("ce", "sce"), ("local", "weight", "none"), (False, True), ("adam", "sgd")
         )
     ]
-    + [{"views": 0}, {"margin": -1.0}, {"margin": 0.3}, {"kl_weight": None, "kl_lambda": 1e4}, {"kl_weight": 0.0}]
+    + [
+        {"student": "both", "relative": False},
+        {"temperature": 2.0},
+        {"views": 0},
+        {"margin": -1.0},
+        {"margin": 0.3},
+        {"kl_weight": None, "kl_lambda": 1e4},
+        {"kl_weight": 0.0},
+    ]
 )
 
 
@@ -84,6 +92,9 @@ def test_each_inference_is_its_formula(net, images, monkeypatch) -> None:
         "anchored": (
             0.5 * mix(source[0], teacher[0], alpha).exp() + 0.5 * mix(source, teacher, alpha).exp().mean(0)
         ).log(),
+        "pooled": (
+            (0.5 * (0.3 * source[0] + 0.7 * teacher[0]) + 0.5 * (0.3 * source + 0.7 * teacher).mean(0)).log_softmax(-1)
+        ),
     }
     for inference, value in expected.items():
         adapter = VCoTTA(net, VCoTTAConfig(inference=inference, alpha=0.3, margin=0.05))
@@ -105,15 +116,45 @@ def test_sample_scope_gives_each_image_its_own_weight(net, images, monkeypatch) 
     assert (outputs["batch"] < 0.7).all()
 
 
-def test_the_target_is_the_teacher_or_the_mixture(net, monkeypatch) -> None:
+def test_the_target_is_the_teacher_or_the_mixture(net) -> None:
     source, teacher = torch.randn(2, 4, 6, 4).log_softmax(-1)
     alpha = torch.full((1, 1), 0.4)
     filtered = [module.filter_views(p, 0.1) for p in (source, teacher)]
-    assert torch.equal(
-        VCoTTA(net, VCoTTAConfig(target="teacher", margin=0.1))._target(source, teacher, alpha), filtered[1]
+
+    def target(**options):
+        return VCoTTA(net, VCoTTAConfig(margin=0.1, **options))._target(source, teacher, alpha).exp()
+
+    assert torch.allclose(target(target="teacher", temperature=1.0), filtered[1].exp(), atol=1e-6)
+    mixture = 0.4 * filtered[0].exp() + 0.6 * filtered[1].exp()
+    assert torch.allclose(target(target="mixture", temperature=1.0), mixture, atol=1e-6)
+    squared = mixture.square() / mixture.square().sum(-1, keepdim=True)
+    assert torch.allclose(target(target="mixture", temperature=0.5), squared, atol=1e-6)
+
+
+@pytest.mark.parametrize(("student", "seen"), [("image", 1), ("view", 1), ("both", 2)])
+def test_the_student_is_trained_on_what_is_asked_for(student, seen, net, images, monkeypatch) -> None:
+    adapter = VCoTTA(net, VCoTTAConfig(views=2, student=student))
+    inputs = []
+    monkeypatch.setattr(
+        adapter, "_student_log_probs", lambda x: inputs.append(x) or VCoTTA._student_log_probs(adapter, x)
     )
-    mixture = VCoTTA(net, VCoTTAConfig(target="mixture", margin=0.1))._target(source, teacher, alpha)
-    assert torch.allclose(mixture.exp(), 0.4 * filtered[0].exp() + 0.6 * filtered[1].exp(), atol=1e-6)
+    adapter(images())
+    assert len(inputs) == seen
+    assert torch.equal(inputs[0], images()) == (student != "view")
+    if student != "image":
+        assert not torch.equal(inputs[-1], images())
+    assert adapter.last["forwards"] == 6 + seen
+
+
+def test_relative_steps_are_a_share_of_what_they_change(net, images) -> None:
+    adapter = VCoTTA(net, VCoTTAConfig(views=1, lr=0.01, relative=True, kl_weight=0.0, sampling="local"))
+    before = {name: p.detach().clone() for name, p in adapter.networks["student"].named_parameters()}
+    adapter(images())
+    for name, parameter in adapter.networks["student"].named_parameters():
+        size = 1.0 if name.endswith("rho") else max(before[name].square().mean().sqrt().item(), 1e-3)
+        moved = (parameter - before[name]).abs().max().item()
+        if name != "conv1.bias":  # which the normalisation after it makes idle
+            assert moved == pytest.approx(0.01 * size, rel=0.02), name  # Adam's first step is the step size
 
 
 def test_the_divergence_costs_half_of_kappa_when_every_weight_moved_by_one_sigma(net, images) -> None:
@@ -145,7 +186,7 @@ def test_a_heavy_divergence_holds_the_student_at_its_prior(net, images) -> None:
 
 
 def test_the_teacher_averages_sigma_after_the_step(net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(views=1, lr=0.05, beta=0.9))
+    adapter = VCoTTA(net, VCoTTAConfig(views=1, lr=0.05, beta=0.9, sampling="local"))
     teacher, student = adapter.networks["teacher"], adapter.networks["student"]
     old = softplus(teacher.fc.weight_rho).clone()
     adapter(images())

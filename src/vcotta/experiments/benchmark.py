@@ -141,6 +141,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             image_size=32,
             training=_CIFAR_TRAINING,
             training_batch=256,
+            warm_up=WarmUpConfig(lr=3e-4, kl_weight=7.0),
             options={"cotta": {"threshold": 0.92}, "vcotta": {"dataset": "cifar10"}},
         ),
         Benchmark(

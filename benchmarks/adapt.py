@@ -1,0 +1,420 @@
+"""How long adaptation takes: every method on the fast path and on the plain one, beside what the hardware can do.
+
+What: seconds a corruption of 10 000 images, FLOP/s and their share of the measured ceiling (a bf16 product of random
+matrices, 8192 x 8192), peak memory, and the seconds of the first, untimed step, in which torch compiles.
+How: random weights, and random images in [0, 1] that are on the device before the clock starts; the cost depends on
+neither. A row is extrapolated from the median of ``--steps`` steps after ``--warm`` untimed ones, each timed with CUDA
+events around ``adapter(images)``. The fast path is ``Runtime(device)``: bf16, channels_last, compiled views. The plain
+path is float32 with none of these and with TF32 off; its share is of the bf16 ceiling too. Each row has the memory to
+itself, and its peak covers the first step. What torch compiled is forgotten between rows, but its cache on disk is not:
+a second run shows shorter first steps.
+
+FLOPs are those of torch's `FlopCounterMode`, two a multiply-add, for convolutions and matrix products alone. One eager
+forward of the plain network is counted; the rest follows from the passes of ``adapter.last``, a backward costing two
+forwards. Two methods differ. VCoTTA's student samples here by local reparameterisation, two maps a layer, not one:
+its forward costs two and its backward four, six in all, though ``adapter.last`` has one forward and one backward. TENT
+trains the normalisation layers alone, and a backward without the gradients of the other weights costs one forward.
+
+    python benchmarks/adapt.py --warmup --json adapt-benchmark.json
+    python benchmarks/adapt.py --methods cotta,vcotta-32 --steps 30
+    OMP_NUM_THREADS=1 python benchmarks/adapt.py --device cpu
+
+On the CPU three ways are compared, with one thread and a small network: plain, channels_last (ch_last), and bf16 with
+channels_last. The seconds are those of 1 000 images; the ceiling is a float32 product, 1024 x 1024: bf16 may pass it.
+
+With ``--warmup`` the variational warm-up follows: seconds a step at batch 256 and those of an epoch of 50 000 images
+that they imply. The clock waits for the device after every step, which `vcotta.bayes.warm_up` alone does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from vcotta import Adapter, Runtime, WarmUpConfig, __version__, build_adapter, to_variational
+from vcotta.bayes import warm_up
+from vcotta.files import write_json
+from vcotta.models import build_network
+
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "source": ("source", {}),
+    "bn": ("bn", {}),
+    "tent": ("tent", {}),
+    "cotta": ("cotta", {"views": 32, "threshold": 2.0}),  # no confidence reaches 2: the views are always used
+    "vcotta-0": ("vcotta", {"views": 0, "sampling": "local"}),
+    "vcotta-8": ("vcotta", {"views": 8, "sampling": "local"}),
+    "vcotta-32": ("vcotta", {"views": 32, "sampling": "local"}),
+}
+EXTRA = {"tent": -1, "vcotta": 3}  # forwards that a batch costs beyond forwards + 2 backwards, see above
+ROTATED = 4  # batches of images that take turns
+WARM_UP_BATCH, WARM_UP_STEPS, EPOCH = 256, 10, 50_000
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to compute: a runtime, the number of untimed and timed steps, and whether torch may use TF32."""
+
+    name: str
+    runtime: Runtime
+    warm: int
+    steps: int
+    tf32: bool = True
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one method costs one way; ``peak_gib`` is None on the CPU, ``passes`` are in forwards of the network."""
+
+    method: str
+    way: str
+    forwards: int
+    backwards: int
+    passes: int
+    first_step_seconds: float
+    step_seconds: float
+    seconds: float
+    tflops: float
+    share: float
+    peak_gib: float | None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all rows share: the network, images in batches on the device, FLOPs an image and FLOP/s of the ceiling."""
+
+    network: nn.Module
+    batches: Sequence[Tensor]
+    flops_an_image: int
+    ceiling: float
+    images: int  # that a row's seconds are for
+
+
+def on_gpu(device: str) -> bool:
+    return torch.device(device).type == "cuda"
+
+
+def ways_to_compute(device: str, warm: int | None = None, steps: int | None = None) -> list[Way]:
+    """Return fast and plain on a GPU; plain, channels_last and bf16 on the CPU."""
+    if on_gpu(device):
+        plain = Runtime(device, precision="fp32", channels_last=False, compile=False)
+        return [
+            Way("fast", Runtime(device), warm or 3, steps or 10),
+            Way("plain", plain, warm or 1, steps or 3, tf32=False),
+        ]
+    runtimes = {
+        "plain": Runtime(device),
+        "ch_last": Runtime(device, channels_last=True),
+        "bf16": Runtime(device, precision="bf16", channels_last=True),
+    }
+    return [Way(name, runtime, warm or 1, steps or 3) for name, runtime in runtimes.items()]
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Leave torch's settings of TF32 alone, or switch it off while the block lasts."""
+    places = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [place.allow_tf32 for place in places]
+    try:
+        if not allowed:
+            for place in places:
+                place.allow_tf32 = False
+        yield
+    finally:
+        if not allowed:
+            for place, value in zip(places, before, strict=True):
+                place.allow_tf32 = value
+
+
+def synchronise(device: str) -> None:
+    if on_gpu(device):
+        torch.cuda.synchronize(device)
+
+
+def free(device: str) -> None:
+    """Give back what the last row left, so that the next one has the memory to itself."""
+    if on_gpu(device):
+        torch.compiler.reset()
+    gc.collect()
+    if on_gpu(device):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_gib(device: str) -> float | None:
+    return torch.cuda.max_memory_allocated(device) / 2**30 if on_gpu(device) else None
+
+
+def step_times(step: Callable[[int], object], count: int, device: str) -> list[float]:
+    """Return the seconds of each of ``count`` steps, by CUDA events or the clock."""
+    if not on_gpu(device):
+        stamps = [time.perf_counter()]
+        for index in range(count):
+            step(index)
+            stamps.append(time.perf_counter())
+        return [end - start for start, end in pairwise(stamps)]
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+    for index, (start, end) in enumerate(events):
+        start.record()
+        step(index)
+        end.record()
+    synchronise(device)
+    return [start.elapsed_time(end) / 1000 for start, end in events]
+
+
+def ceiling(device: str, size: int, repeats: int) -> float:
+    """Return the FLOP/s of a square matrix product of random numbers: bf16 on a GPU, float32 on the CPU."""
+    dtype = torch.bfloat16 if on_gpu(device) else torch.float32
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    out = torch.empty_like(a)
+    times = step_times(lambda _: torch.mm(a, b, out=out), 2 * repeats, device)
+    return 2 * size**3 / median(times[repeats:])
+
+
+def forward_flops(network: nn.Module, image_size: int) -> int:
+    """Return the FLOPs of one eager forward of the plain network on one image."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(torch.zeros(1, 3, image_size, image_size))
+    return counter.get_total_flops()
+
+
+def passes(method: str, last: Mapping[str, Any]) -> int:
+    """Return what a batch costs, in forwards of the plain network."""
+    return last["forwards"] + 2 * last["backwards"] + EXTRA.get(method, 0)
+
+
+def make_adapter(name: str, network: nn.Module, runtime: Runtime) -> Adapter:
+    method, options = METHODS[name]
+    model = to_variational(network) if method == "vcotta" else network
+    return build_adapter(method, model, runtime=runtime, **options)
+
+
+def measure(name: str, way: Way, work: Work) -> Row:
+    """Return the cost of one method one way."""
+    device = way.runtime.device
+    free(device)
+    adapter = make_adapter(name, work.network, way.runtime)
+
+    def step(index: int) -> None:
+        adapter(work.batches[index % len(work.batches)])
+
+    with tf32(way.tf32):
+        synchronise(device)
+        start = time.perf_counter()
+        step(0)
+        synchronise(device)
+        first = time.perf_counter() - start
+        seconds = median(step_times(step, way.warm - 1 + way.steps, device)[way.warm - 1 :])
+    batch = len(work.batches[0])
+    cost = passes(METHODS[name][0], adapter.last)
+    rate = cost * batch * work.flops_an_image / seconds
+    return Row(
+        method=name,
+        way=way.name,
+        forwards=adapter.last["forwards"],
+        backwards=adapter.last["backwards"],
+        passes=cost,
+        first_step_seconds=first,
+        step_seconds=seconds,
+        seconds=seconds * work.images / batch,
+        tflops=rate / 1e12,
+        share=rate / work.ceiling,
+        peak_gib=peak_gib(device),
+    )
+
+
+def measure_warm_up(way: Way, work: Work, batch: int, steps: int) -> dict[str, Any]:
+    """Return what a step of the variational warm-up costs one way."""
+    device, stamps = way.runtime.device, list[float]()
+    free(device)
+    size = work.batches[0].shape[-1]
+    with torch.no_grad():
+        classes = work.network(torch.zeros(1, 3, size, size)).shape[-1]
+    data = [
+        (torch.rand(batch, 3, size, size, device=device), torch.randint(classes, (batch,), device=device))
+        for _ in range(ROTATED)
+    ]
+    # A step is reported at the end of the next one, and the last one right after the one before: n - 2 whole intervals.
+    count = way.warm + steps + 2
+    loader = [data[index % ROTATED] for index in range(count)]
+
+    def stamp(*_: object) -> None:
+        synchronise(device)
+        stamps.append(time.perf_counter())
+
+    with tf32(way.tf32):
+        config = WarmUpConfig(epochs=1, statistics_images=2)
+        warm_up(work.network, loader, config, runtime=way.runtime, progress=stamp)
+    times = [end - start for start, end in pairwise(stamps[:-1])][way.warm :]
+    seconds = median(times)
+    rate = 6 * batch * work.flops_an_image / seconds
+    return {
+        "way": way.name,
+        "batch_size": batch,
+        "steps": len(times),
+        "step_seconds": seconds,
+        "epoch_seconds": seconds * EPOCH / batch,
+        "tflops": rate / 1e12,
+        "share": rate / work.ceiling,
+        "peak_gib": peak_gib(device),
+    }
+
+
+def cell(value: float | None, form: str) -> str:
+    return f"{'' if value is None else format(value, form):>9}"
+
+
+def header(ways: Sequence[Way], images: int) -> str:
+    """Return the two lines above the rows: what a column is, and for which way."""
+    names = [way.name for way in ways]
+    others = [name for name in names if name != "plain"]
+    groups = {
+        f"s / {images} images": names,
+        "plain /": others,
+        "TFLOP/s": names,
+        "of ceiling": names,
+        "peak GiB": names if on_gpu(ways[0].runtime.device) else [],
+        "first step s": names,
+    }
+    above = "".join(f"{title:>{9 * len(columns)}}" for title, columns in groups.items() if columns)
+    below = "".join(f"{name:>9}" for columns in groups.values() for name in columns)
+    return f"{'':22}{above}\n{'method':10}{'fwd':>6}{'bwd':>6}{below}"
+
+
+def line(rows: Sequence[Row]) -> str:
+    """Return one method's numbers, all ways side by side."""
+    plain = next(row for row in rows if row.way == "plain")
+    cells = [cell(row.seconds, ".2f") for row in rows]
+    cells += [cell(plain.seconds / row.seconds, ".2f") for row in rows if row is not plain]
+    cells += [cell(row.tflops, ".3g") for row in rows]
+    cells += [cell(row.share, ".1%") for row in rows]
+    cells += [cell(row.peak_gib, ".2f") for row in rows if row.peak_gib is not None]
+    cells += [cell(row.first_step_seconds, ".2f") for row in rows]
+    return f"{plain.method:10}{plain.forwards:>6}{plain.backwards:>6}" + "".join(cells)
+
+
+def processor() -> str:
+    """Return the CPU's model, where the system tells."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for text in info.read_text().splitlines():
+            if text.startswith("model name"):
+                return text.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def describe(asked: argparse.Namespace, ways: Sequence[Way]) -> dict[str, Any]:
+    """Return hardware, versions and settings."""
+    gpu = on_gpu(asked.device)
+    return {
+        "hardware": torch.cuda.get_device_name(asked.device) if gpu else processor(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda if gpu else None,
+        "cudnn": torch.backends.cudnn.version() if gpu else None,
+        "vcotta": __version__,
+        "device": asked.device,
+        "threads": torch.get_num_threads(),
+        "timed steps": {way.name: way.steps for way in ways},
+        "untimed steps": {way.name: way.warm for way in ways},
+        "network": asked.network,
+        "image_size": asked.image_size,
+        "batch_size": asked.batch_size,
+    }
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=here, help="cuda, cuda:1 or cpu (default: a GPU where there is one)")
+    parser.add_argument("--network", help="a name for build_network (default wrn-28-10, on the CPU wrn-16-1)")
+    parser.add_argument("--image-size", type=int, default=32, help="side of the images in pixels (default 32)")
+    parser.add_argument("--batch-size", type=int, help="images in a batch (default 200, on the CPU 50)")
+    parser.add_argument("--steps", type=int, help="timed steps of every row (default 10 fast, 3 plain, 3 on the CPU)")
+    parser.add_argument("--warm", type=int, help="untimed steps of every row (default 3 fast, 1 plain, 1 on the CPU)")
+    parser.add_argument("--methods", default=",".join(METHODS), help=f"of {', '.join(METHODS)} (default all)")
+    parser.add_argument("--warmup", action="store_true", help="measure the variational warm-up as well")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    asked = parser.parse_args()
+    asked.methods = asked.methods.split(",")
+    if unknown := [name for name in asked.methods if name not in METHODS]:
+        parser.error(f"expected --methods to be of {', '.join(METHODS)}, but got {unknown[0]!r}")
+    if any(count is not None and count < 1 for count in (asked.steps, asked.warm, asked.batch_size)):
+        parser.error("expected --steps, --warm and --batch-size to be at least 1")
+    asked.network = asked.network or ("wrn-28-10" if on_gpu(asked.device) else "wrn-16-1")
+    asked.batch_size = asked.batch_size or (200 if on_gpu(asked.device) else 50)
+    return asked
+
+
+def prepare(asked: argparse.Namespace) -> Work:
+    """Measure the ceiling, then make the network and the images."""
+    gpu = on_gpu(asked.device)
+    network = build_network(asked.network)
+    shape = (asked.batch_size, 3, asked.image_size, asked.image_size)
+    return Work(
+        network=network,
+        batches=[torch.rand(shape, device=asked.device) for _ in range(ROTATED)],
+        flops_an_image=forward_flops(network, asked.image_size),
+        ceiling=ceiling(asked.device, *((8192, 50) if gpu else (1024, 5))),
+        images=10_000 if gpu else 1000,
+    )
+
+
+def print_warm_up(results: Sequence[Mapping[str, Any]]) -> None:
+    print(f"\nvariational warm-up, batch {WARM_UP_BATCH}, an epoch of {EPOCH} images")
+    print(f"{'':10}{'s / step':>9}{'s / epoch':>11}{'TFLOP/s':>9}{'of ceiling':>12}{'peak GiB':>10}")
+    for row in results:
+        rates = f"{row['tflops']:>9.3g}{row['share']:>12.1%}"
+        memory = "" if row["peak_gib"] is None else f"{row['peak_gib']:>10.2f}"
+        print(f"{row['way']:10}{row['step_seconds']:>9.3f}{row['epoch_seconds']:>11.1f}{rates}{memory}")
+
+
+def main() -> None:
+    asked = arguments()
+    gpu = on_gpu(asked.device)
+    ways = ways_to_compute(asked.device, asked.warm, asked.steps)
+    if gpu:
+        torch.cuda.set_device(torch.device(asked.device).index or 0)
+    else:
+        torch.set_num_threads(1)
+    setting = describe(asked, ways)
+    for key, value in setting.items():
+        print(f"{key}: {value}")
+    work = prepare(asked)
+    product = "8192^3, bf16" if gpu else "1024^3, float32"
+    print(f"ceiling: {work.ceiling / 1e12:.3g} TFLOP/s ({product})")
+    print(f"one forward: {work.flops_an_image / 1e9:.3g} GFLOP an image\n")
+
+    rows = []
+    print(header(ways, work.images), flush=True)
+    for name in asked.methods:
+        rows.append([measure(name, way, work) for way in ways])
+        print(line(rows[-1]), flush=True)
+    warmed = [measure_warm_up(way, work, WARM_UP_BATCH, WARM_UP_STEPS) for way in ways] if asked.warmup else []
+    if warmed:
+        print_warm_up(warmed)
+    if asked.json:
+        results = {
+            "setting": setting | {"ways": {way.name: asdict(way) for way in ways}},
+            "ceiling": {"product": product, "tflops": work.ceiling / 1e12},
+            "gflop_a_forward_and_image": work.flops_an_image / 1e9,
+            "seconds_are_for_images": work.images,
+            "rows": [asdict(row) for ways_of_one in rows for row in ways_of_one],
+            "warm_up": warmed,
+        }
+        write_json(asked.json, results)
+
+
+if __name__ == "__main__":
+    main()
