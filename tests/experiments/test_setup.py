@@ -10,7 +10,7 @@ from vcotta.data.digits import digits_network
 from vcotta.experiments import setup
 from vcotta.experiments.benchmark import BENCHMARKS, Benchmark, find_benchmark
 from vcotta.experiments.setup import adapter_for, start_network, stream_for, train_network, warm_network
-from vcotta.methods import list_methods
+from vcotta.methods import configure, list_methods
 from vcotta.models import save_weights
 
 DIGITS = BENCHMARKS["digits"]
@@ -34,9 +34,7 @@ def test_adapters_take_the_benchmarks_settings_and_then_the_callers(method) -> N
     start = to_variational(model) if method == "vcotta" else model
     adapter = adapter_for(DIGITS, method, start, seed=1)
     assert adapter.seed == 1
-    for key, value in DIGITS.options.get(method, {}).items():
-        if key != "dataset":
-            assert getattr(adapter.config, key) == value
+    assert adapter.config == configure(method, dataset="digits")
     if method in ("tent", "cotta", "vcotta"):
         assert adapter_for(DIGITS, method, start, lr=0.5).config.lr == 0.5
 

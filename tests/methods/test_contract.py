@@ -9,14 +9,27 @@ from torch import nn
 import vcotta
 from vcotta import build_adapter, list_methods, to_variational
 
+from .promises import PROMISES
+
 METHODS = list_methods()
-OPTIONS = {"cotta": {"views": 2, "threshold": 1.1}, "vcotta": {"views": 2}}
+TRAINED = [name for name in METHODS if vcotta.methods.METHODS[name].facts.trains != "nothing"]
 
 
 def build(name: str, model: nn.Module, **options) -> vcotta.Adapter:
-    if name == "vcotta" and not vcotta.bayes.is_variational(model):
+    method = vcotta.methods.METHODS[name]
+    if method.needs_variational and not vcotta.bayes.is_variational(model):
         model = to_variational(model)
-    return build_adapter(name, model, **(OPTIONS.get(name, {}) | options))
+    if method.needs_source:
+        draws = torch.Generator().manual_seed(0)
+        classes = [module for module in model.modules() if isinstance(module, nn.Linear)][-1].out_features
+        labels = torch.arange(24) % classes
+        options["source"] = [(torch.rand(24, 3, 8, 8, generator=draws), labels) for _ in range(2)]
+    return build_adapter(name, model, **(PROMISES[name].options | options))
+
+
+def test_every_method_has_a_promise_and_facts() -> None:
+    assert list(PROMISES) == METHODS
+    assert all(vcotta.methods.METHODS[name].facts.venue for name in METHODS)
 
 
 def stream(images, batches: int = 4):
@@ -24,8 +37,9 @@ def stream(images, batches: int = 4):
 
 
 def snapshot(adapter: vcotta.Adapter) -> dict[str, torch.Tensor]:
-    networks = adapter.state_dict()["networks"]
-    return {f"{role}.{key}": value for role, net in networks.items() for key, value in net.items()}
+    state = adapter.state_dict()
+    tensors = {f"{role}.{key}": value for role, net in state["networks"].items() for key, value in net.items()}
+    return tensors | {f"memory.{key}": value for key, value in state["memory"].items()}
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
@@ -47,25 +61,46 @@ def test_outputs_are_log_probabilities_for_any_network_and_image_size(name, norm
     assert adapter.skipped == 0
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name in METHODS if PROMISES[name].before])
 def test_the_first_prediction_comes_from_before_any_update(name, tiny, images) -> None:
     still, eager = build(name, tiny(), **_lr(name, 0.0)), build(name, tiny(), **_lr(name, 0.1))
     assert torch.equal(still(images()), eager(images()))
 
 
 def _lr(name: str, lr: float) -> dict[str, float]:
-    return {} if name in ("source", "bn") else {"lr": lr}
+    return {"lr": lr} if name in TRAINED else {}
 
 
-@pytest.mark.parametrize("name", ["tent", "cotta", "vcotta"])
-def test_adapting_changes_the_networks_that_adapt(name, tiny, images) -> None:
-    adapter = build(name, tiny())
+@pytest.mark.parametrize("name", [name for name in METHODS if PROMISES[name].still])
+def test_without_a_step_a_method_is_its_fixed_point(name, tiny, images) -> None:
+    promise = PROMISES[name]
+    adapter, fixed = build(name, tiny(), lr=0.0, **promise.still_options), build(promise.still, tiny())
+    for batch in stream(images):
+        assert torch.allclose(adapter(batch), fixed(batch), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_adapting_changes_what_is_trained_and_nothing_else(name, tiny, images) -> None:
+    adapter = build(name, tiny(), lr=0.01)
     before = snapshot(adapter)
-    adapter(images())
-    changed = {key for key, value in snapshot(adapter).items() if not torch.equal(value, before[key])}
-    assert changed
-    assert not any(key.startswith("start.") for key in changed)
-    assert not any("running" in key or "tracked" in key for key in changed)
+    for batch in stream(images):
+        adapter(batch)
+    changed = {
+        key
+        for key, value in snapshot(adapter).items()
+        if not key.startswith("memory.") and not torch.equal(value, before[key])
+    }
+    trained = {id(p) for group in adapter.optimizer.param_groups for p in group["params"]}
+    free = {
+        f"{role}.{key}"
+        for role, net in adapter.networks.items()
+        for key, p in net.named_parameters()
+        if role in PROMISES[name].averaged or id(p) in trained
+    }
+    assert changed & free
+    statistics = {key for key in changed if "running" in key or "tracked" in key}
+    assert not statistics or PROMISES[name].moves_statistics
+    assert changed - statistics <= free
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -149,7 +184,7 @@ def test_the_callers_images_get_no_gradient(name, tiny, images) -> None:
     assert batch.grad is None
 
 
-@pytest.mark.parametrize("name", ["tent", "cotta", "vcotta"])
+@pytest.mark.parametrize("name", TRAINED)
 def test_an_interrupted_step_does_not_spoil_the_next(name, tiny, images) -> None:
     adapter, clean = build(name, tiny()), build(name, tiny())
     for parameter in adapter.optimizer.param_groups[0]["params"]:
@@ -165,19 +200,14 @@ def test_gradients_never_reach_source_or_teacher_and_none_are_left(name, tiny, i
     for net in (adapter.start, *adapter.networks.values()):
         assert all(parameter.grad is None for parameter in net.parameters())
     assert not any(p.requires_grad for p in adapter.start.parameters())
-    if "teacher" in adapter.networks:
-        assert not any(p.requires_grad for p in adapter.networks["teacher"].parameters())
+    for role in set(PROMISES[name].averaged) & set(adapter.networks):
+        assert not any(p.requires_grad for p in adapter.networks[role].parameters())
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name in METHODS if PROMISES[name].single is not None])
 def test_a_single_image_is_normalised_by_the_source_statistics(name, tiny, images) -> None:
     model, image = tiny(), images(1)
-    if name == "vcotta":
-        adapter = build(name, model, inference="x0")
-    elif name == "cotta":
-        adapter = build(name, model, threshold=0.0)
-    else:
-        adapter = build(name, model)
+    adapter = build(name, model, **PROMISES[name].single)
     assert torch.allclose(adapter(image), model(image).log_softmax(-1), atol=1e-6)
 
 
@@ -192,7 +222,7 @@ class Fragile(nn.Module):
         return torch.where(x[:, :1, 0, 0] > 0.99, float("inf"), 1.0) * self.body(x)
 
 
-@pytest.mark.parametrize("name", ["tent", "cotta", "vcotta"])
+@pytest.mark.parametrize("name", TRAINED)
 def test_a_loss_that_is_not_finite_leaves_the_weights_and_is_reported(name, tiny, images) -> None:
     adapter = build(name, Fragile(tiny()))
     batch = images() * 0.4  # dark enough for every view of it
@@ -270,8 +300,7 @@ def test_a_state_of_another_network_method_or_setting_is_refused(name, tiny, ima
 def test_passes_are_counted(name, tiny, images) -> None:
     adapter = build(name, tiny())
     adapter(images())
-    expected = {"source": (1, 0), "bn": (1, 0), "tent": (1, 1), "cotta": (4, 1), "vcotta": (7, 1)}[name]
-    assert (adapter.last["forwards"], adapter.last["backwards"]) == expected
+    assert (adapter.last["forwards"], adapter.last["backwards"]) == PROMISES[name].passes
 
 
 def test_networks_of_another_precision_and_odd_runtimes_are_refused(tiny) -> None:

@@ -61,15 +61,15 @@ def test_the_threshold_comes_from_source_data_by_the_authors_rule(tiny, images) 
     source = [(images(50, seed), torch.zeros(50, dtype=torch.long)) for seed in range(2)]
     confidence = torch.cat([model(x).softmax(-1).amax(-1) for x, _ in source])
     adapter = build_adapter("cotta", model, source=source)
-    assert adapter.config.threshold == pytest.approx(confidence.quantile(0.05).item() - 0.05, abs=1e-5)
-    assert build_adapter("cotta", model, source=source, threshold=0.7).config.threshold == 0.7
+    assert adapter.threshold == pytest.approx(confidence.quantile(0.05).item() - 0.05, abs=1e-5)
+    assert build_adapter("cotta", model, source=source, threshold=0.7).threshold == 0.7
 
 
 def test_bad_source_data_is_refused(tiny, images) -> None:
     with pytest.raises(ValueError, match="empty"):
         build_adapter("cotta", tiny(), source=[])
     with pytest.raises(ValueError, match="Divide by 255"):
-        build_adapter("cotta", tiny(), source=[(255 * images(), None)])
+        build_adapter("cotta", tiny(), source=[(255 * images(), torch.zeros(6))])
 
 
 def test_wrong_settings_are_refused() -> None:

@@ -83,7 +83,7 @@ def run(
     benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
     options = parse_settings(settings, method)
     files = {"subset": subset, "list_file": list_file, "preprocess": preprocess, "legacy": legacy or None}
-    configure(method, **{**benchmark.options.get(method, {}), **options})  # a mistake is told before any training
+    configure(method, **{"dataset": benchmark.settings, **options})  # a mistake is told before any training
     check_folder(out, overwrite)
     stream = stream_for(
         benchmark,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +34,7 @@ class Benchmark:
         training: How its source network is trained, None where that is not ours to do.
         training_batch: Images in a batch of the training and the warm-up.
         warm_up: Settings of the warm-up.
-        options: Each method's options where they differ from its defaults.
+        settings: Name of the data set whose settings the methods use, one of `vcotta.methods.DATASETS`.
     """
 
     name: str
@@ -47,7 +45,7 @@ class Benchmark:
     training: TrainConfig | None = None
     training_batch: int = 200
     warm_up: WarmUpConfig = field(default_factory=WarmUpConfig)
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: str = "imagenet"
 
     @property
     def trains_itself(self) -> bool:
@@ -115,7 +113,7 @@ _CIFAR_TRAINING = TrainConfig(epochs=30, lr=0.2, shift=4, flip=True)
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
     for benchmark in (
-        # Warm-up and options of the digits were chosen on the four extra corruptions at severities 3 to 5 with the
+        # Warm-up and settings of the digits were chosen on the four extra corruptions at severities 3 to 5 with the
         # constants of ImageNet-C, about as hard for digits as the fifteen: vcotta tune --severities 3,4,5 --table 224.
         Benchmark(
             "digits",
@@ -126,13 +124,8 @@ BENCHMARKS: dict[str, Benchmark] = {
             training=DIGITS_TRAINING,
             training_batch=50,
             warm_up=WarmUpConfig(epochs=10, lr=4e-3, flip=False),
-            options={
-                "tent": {"lr": 1e-2},
-                "cotta": {"lr": 1e-2, "beta": 0.98, "views": 8, "flip": False},
-                "vcotta": {"dataset": "digits"},
-            },
+            settings="digits",
         ),
-        # Options of the others are those of the official code, from each method's own configuration.
         Benchmark(
             "cifar10",
             "wrn-28-10",
@@ -142,7 +135,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             training=_CIFAR_TRAINING,
             training_batch=256,
             warm_up=WarmUpConfig(lr=3e-4, kl_weight=7.0),
-            options={"cotta": {"threshold": 0.92}, "vcotta": {"dataset": "cifar10"}},
+            settings="cifar10",
         ),
         Benchmark(
             "cifar100",
@@ -152,18 +145,13 @@ BENCHMARKS: dict[str, Benchmark] = {
             image_size=32,
             training=TrainConfig(epochs=28, lr=0.2, shift=4, flip=True, augmix=True),
             training_batch=256,
-            options={"cotta": {"threshold": 0.72}, "vcotta": {"dataset": "cifar100"}},
+            settings="cifar100",
         ),
         Benchmark(
             "imagenet",
             "resnet-50",
             batch_size=64,
             classes=1000,
-            options={
-                "tent": {"lr": 2.5e-4, "optimizer": "sgd"},
-                "cotta": {"lr": 0.01, "optimizer": "sgd", "threshold": 0.1, "restore": 0.001, "loss": "sce"},
-                "vcotta": {"dataset": "imagenet"},
-            },
         ),
     )
 }

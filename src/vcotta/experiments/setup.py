@@ -149,7 +149,7 @@ def adapter_for(
     **options: Any,
 ) -> Adapter:
     """Build a method with the benchmark's settings and, on top of them, ``options``."""
-    settings = {**benchmark.options.get(method, {}), **options}
+    settings = {"dataset": benchmark.settings, **options}
     source = benchmark.source(seed) if benchmark.trains_itself else None
     return build_adapter(method, model, source=source, seed=seed, runtime=runtime or Runtime(), **settings)
 

@@ -72,7 +72,7 @@ def tune(
     if trials is not None and trials < len(combinations):
         combinations = random.Random(0).sample(combinations, trials)
     for options in combinations:  # a mistake is told before any training
-        configure(method, **{**benchmark.options.get(method, {}), **options})
+        configure(method, **{"dataset": benchmark.settings, **options})
     device, severity = runtime.device if runtime else None, tuple(severities)
     streams = [
         stream_for(benchmark, seed=seed, corruptions=EXTRA, severity=severity, limit=limit, table=table, device=device)

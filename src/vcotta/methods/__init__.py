@@ -20,6 +20,7 @@ from vcotta.runtime import Runtime
 
 __all__ = [
     "BN",
+    "DATASETS",
     "METHODS",
     "TENT",
     "Adapter",
@@ -35,6 +36,9 @@ __all__ = [
     "configure",
     "list_methods",
 ]
+
+DATASETS = ("cifar10", "cifar100", "imagenet", "digits")
+"""The data sets that methods have settings for."""
 
 METHODS: dict[str, type[Adapter]] = {method.name: method for method in (Source, BN, TENT, CoTTA, VCoTTA)}
 
@@ -65,8 +69,8 @@ def build_adapter(
         source: Source data, yielding (images in [0, 1], labels), for methods that prepare on it; others ignore it. It
             is read at most once, and never at test time.
         options: Fields of the method's config, such as ``lr`` or ``views``; besides ``seed`` and ``runtime``, which
-            every adapter takes, ``preset`` and ``dataset`` for ``vcotta`` (see `VCoTTAConfig.preset`), and ``warmup``,
-            a `WarmUpConfig` for a plain network.
+            every adapter takes, ``dataset``, one of `DATASETS`, whose settings the fields then start from, and for
+            ``vcotta`` ``preset`` (see `VCoTTAConfig.preset`) and ``warmup``, a `WarmUpConfig` for a plain network.
 
     Returns:
         The adapter, ready for its first batch.
@@ -101,12 +105,15 @@ def configure(name: str, **options: Any) -> Any:
     if name not in METHODS:
         raise unknown_name("method", name, METHODS)
     method = METHODS[name]
-    presets = {key: options.pop(key) for key in ("preset", "dataset") if key in options and method is VCoTTA}
+    dataset = options.pop("dataset", None)
+    if dataset is not None and dataset not in DATASETS:
+        raise unknown_name("dataset", dataset, DATASETS)
+    presets = {key: options.pop(key) for key in ("preset",) if key in options and method is VCoTTA}
     known = [field.name for field in fields(method.Config)]
     if unknown := [key for key in options if key not in known]:
         if not known:
             raise ValueError(f"Expected no options for {method.name}, but got {unknown[0]!r}.")
         raise unknown_name(f"option of {method.name}", unknown[0], known)
     if method is VCoTTA:
-        return VCoTTAConfig.preset(presets.get("preset", "best"), presets.get("dataset", "cifar10"), **options)
-    return method.Config(**options)
+        return VCoTTAConfig.preset(presets.get("preset", "best"), dataset or "cifar10", **options)
+    return method.Config(**{**method.datasets.get(dataset, {}), **options})

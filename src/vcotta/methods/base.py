@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any, ClassVar, Literal
@@ -17,6 +17,8 @@ from vcotta.batch_norm import freeze_statistics, keep_views_apart, use_batch_sta
 from vcotta.bayes import is_variational
 from vcotta.inputs import check_images
 from vcotta.methods.checks import check_state
+from vcotta.methods.facts import Facts
+from vcotta.methods.features import catch_features
 from vcotta.rng import OwnRng
 from vcotta.runtime import Runtime
 
@@ -34,16 +36,23 @@ class Adapter(ABC):
     comes from the adapter's own stream; torch's global generators are left as they were.
 
     A method defines `setup`, which makes networks and optimiser out of a fresh copy of the model, and
-    `predict_and_adapt`. It names what belongs to its state: modules and the optimiser it assigns to ``networks`` and
-    ``optimizer``. Everything else (input checks, modes, counting, reset, saving) is done here, once.
+    `predict_and_adapt`; one that learns from source data before testing also defines `learn_source`. It names what
+    belongs to its state: modules and the optimiser it assigns to ``networks`` and ``optimizer``, and tensors in
+    ``memory``. Everything else (input checks, modes, counting, reset, saving) is done here, once.
 
     Attributes:
         name: The method's name in `build_adapter`.
-        Config: The method's frozen settings.
+        summary: What it does, in a few words.
+        facts: Where it comes from, what it needs and what it costs.
+        Config: The method's frozen settings; its defaults are for CIFAR10-C or any network.
+        datasets: What differs from these defaults by data set, see `vcotta.methods.DATASETS`.
+        needs_source: Whether it must be prepared on source data before its first batch.
         needs_variational: Whether the model must be a variational network.
         start: The network as it was given, frozen; methods use it as the source model.
         networks: The networks that change, by role.
         optimizer: The optimiser, or None.
+        memory: What else the method remembers from batch to batch, tensors by name; a thing forgotten is a name gone.
+        prepared: What it learned from source data, tensors by name; `reset` keeps them.
         last: What the latest step saw: ``forwards`` and ``backwards`` (passes over the batch), ``skipped`` and what
             the method notes (``loss``, ``alpha``, ...).
         steps: Batches seen since the start. ``skipped``: those whose update was dropped.
@@ -51,11 +60,16 @@ class Adapter(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    facts: ClassVar[Facts]
     Config: ClassVar[type[Any]]
+    datasets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    needs_source: ClassVar[bool] = False
     needs_variational: ClassVar[bool] = False
 
     networks: dict[str, nn.Module]
     optimizer: torch.optim.Optimizer | None
+    memory: dict[str, Tensor]
+    prepared: dict[str, Tensor]
     last: dict[str, Any]
     steps: int
     skipped: int
@@ -86,6 +100,7 @@ class Adapter(ABC):
         self._accepted: set[tuple[int, ...]] = set()
         self._compiled_shape: tuple[int, ...] | None = None
         self._notes: dict[str, Any] = {}
+        self.prepared = {}
         self.reset()
 
     @abstractmethod
@@ -96,12 +111,35 @@ class Adapter(ABC):
     def predict_and_adapt(self, images: Tensor) -> Tensor:
         """Return the log-probabilities of valid images, (batch, classes), and adapt to them."""
 
-    def prepare(self, source: Iterable[tuple[Tensor, Tensor]]) -> None:  # noqa: B027
-        """Learn from source data before testing what the method wants of it; most want nothing."""
+    def learn_source(self, source: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+        """Return what the method wants of source data, tensors by name, for ``prepared``; most want nothing.
+
+        ``source`` yields (images, labels), checked and on the device. It runs with the adapter freshly reset.
+        """
+        return {}
+
+    @torch.inference_mode(False)
+    def prepare(self, source: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Learn from source data before testing, and start anew with what was learned.
+
+        Raises:
+            ValueError: If ``source`` yields nothing although the method needs it, or images that are not in [0, 1].
+        """
+        self.reset()
+        self._notes = {"forwards": 0, "backwards": 0, "skipped": False}
+        with self._rng.scope():
+            learned = self.learn_source(_Placed(source, self.runtime))
+        self.prepared = {name: tensor.detach() for name, tensor in learned.items()}
+        self.reset()
 
     def __call__(self, images: Tensor) -> Tensor:
         """Predict a batch, adapt to it, and return the log-probabilities of the prediction."""
         check_images(images)
+        if self.needs_source and not self.prepared:
+            raise ValueError(
+                f"Expected {self.name} to be prepared on source data ({self.facts.source}), but it was not. Build it "
+                f"with build_adapter({self.name!r}, model, source=loader), or call its prepare(loader)."
+            )
         with torch.inference_mode(False):
             images = images.clone() if images.is_inference() else images.detach()
             images = self.runtime.place_images(images)
@@ -117,7 +155,7 @@ class Adapter(ABC):
     @torch.inference_mode(False)
     def reset(self) -> None:
         """Return to the state the adapter started from, bit for bit."""
-        self.networks, self.optimizer, self.last = {}, None, {}
+        self.networks, self.optimizer, self.memory, self.last = {}, None, {}, {}
         self.steps = self.skipped = 0
         self._rng = OwnRng(self.seed, self.runtime.device)
         with self._rng.scope():
@@ -136,6 +174,12 @@ class Adapter(ABC):
         use_batch_statistics(net, batch_statistics and len(images) > 1)
         self._notes["forwards"] += 1
         return self.runtime.forward(net, images)
+
+    def features_and_logits(self, net: nn.Module, images: Tensor, **options: bool) -> tuple[Tensor, Tensor]:
+        """`logits`, and before them what the last linear layer reads, (batch, dimensions), as float32."""
+        with catch_features(net) as caught:
+            logits = self.logits(net, images, **options)
+        return caught[-1], logits
 
     @torch.no_grad()
     def logits_of_views(self, net: nn.Module, views: Tensor) -> Tensor:
@@ -157,8 +201,13 @@ class Adapter(ABC):
             outputs.append(self.runtime.forward(net, images, compiled=True).unflatten(0, (len(part), batch)))
         return torch.cat(outputs)
 
-    def minimise(self, loss: Tensor) -> Tensor:
+    def minimise(self, loss: Tensor, when: Tensor | None = None) -> Tensor:
         """One optimiser step; nothing changes if loss or gradient is not finite.
+
+        Args:
+            loss: The loss.
+            when: Whether there is anything to learn from this batch, a scalar on the device; None for yes. Where it is
+                false no step is taken, not even by the optimiser's momentum, and none counts as skipped.
 
         Returns:
             Whether the step was taken, as a scalar on the device: the host does not wait to know.
@@ -169,11 +218,12 @@ class Adapter(ABC):
         self._notes["backwards"] += 1
         gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         done = loss.detach().isfinite() & nn.utils.get_total_norm(gradients).isfinite()
+        self.note(loss=loss.detach(), skipped=~done if when is None else ~done & when)
+        done = done if when is None else done & when
         # The fused optimisers' own way to skip a step, which AMP's GradScaler uses.
         self.optimizer.found_inf = (~done).float()  # type: ignore[attr-defined]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self.note(loss=loss.detach(), skipped=~done)
         return done
 
     def note(self, **values: Any) -> None:
@@ -205,6 +255,8 @@ class Adapter(ABC):
             "seed": self.seed,
             "networks": {role: _cloned(net.state_dict()) for role, net in networks.items()},
             "optimizer": None if self.optimizer is None else copy.deepcopy(self.optimizer.state_dict()),
+            "memory": _cloned(self.memory),
+            "prepared": _cloned(self.prepared),
             "rng": self._rng.state_dict(),
             "counters": {"steps": self.steps, "skipped": self.skipped},
         }
@@ -212,16 +264,23 @@ class Adapter(ABC):
     @torch.inference_mode(False)
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`; one of another method, setting or network is refused before anything changes."""
+        if state.get("prepared") and not self.prepared and state.get("method") == self.name:
+            self.prepared = self._placed(state["prepared"])
+            self.reset()  # networks and optimiser may depend on it
         networks = {"start": self.start, **self.networks}
         check_state(state, self.name, asdict(self.config), networks, self.optimizer)
         for role, net in networks.items():
             net.load_state_dict(state["networks"][role])
         if self.optimizer is not None:
             self.optimizer.load_state_dict(state["optimizer"])
+        self.memory, self.prepared = self._placed(state["memory"]), self._placed(state["prepared"])
         self.seed = state["seed"]
         self._rng.load_state_dict(state["rng"])
         self.steps, self.skipped = state["counters"]["steps"], state["counters"]["skipped"]
         self.last = {}
+
+    def _placed(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.to(self.runtime.device, copy=True) for name, tensor in tensors.items()}
 
     def _check_accepted(self, images: Tensor) -> None:
         """Try a shape the network has not seen on an image or two, so that a misfit is found before any change."""
@@ -244,6 +303,22 @@ class Adapter(ABC):
     def _rng_kept(self) -> AbstractContextManager[None]:
         """Draws inside the block leave neither the global nor the adapter's randomness changed."""
         return OwnRng(self.seed, self.runtime.device).scope()
+
+
+class _Placed:
+    """Source data on its way into a method: checked, on the device, and known to hold something."""
+
+    def __init__(self, source: Iterable[tuple[Tensor, Tensor]], runtime: Runtime) -> None:
+        self.source, self.runtime = source, runtime
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        empty = True
+        for images, labels in self.source:
+            check_images(images)
+            empty = False
+            yield self.runtime.place_images(images), labels.to(self.runtime.device)
+        if empty:
+            raise ValueError("Expected `source` to yield images, but it is empty. A generator runs dry after one pass.")
 
 
 def _cloned(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta.methods.base import Adapter
+from vcotta.methods.facts import Facts
 
 __all__ = ["BN", "BNConfig"]
 
@@ -28,6 +29,7 @@ class BN(Adapter):
 
     name = "bn"
     summary = "batch statistics, nothing trained"
+    facts = Facts("NeurIPS 2020", "nothing", "nothing", "1 forward", "official code")
     Config = BNConfig
 
     def setup(self, model: nn.Module) -> None:

@@ -65,7 +65,9 @@ def check_state(
     optimizer: torch.optim.Optimizer | None,
 ) -> None:
     """Raise unless ``state`` belongs to an adapter of this method, these settings and this network."""
-    missing = {"method", "config", "seed", "networks", "optimizer", "rng", "counters"} - set(state)
+    missing = {"method", "config", "seed", "networks", "optimizer", "memory", "prepared", "rng", "counters"} - set(
+        state
+    )
     if missing:
         raise ValueError(f"Expected an adapter's state, but {', '.join(sorted(missing))} is missing from it.")
     if state["method"] != name:

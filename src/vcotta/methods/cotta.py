@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from vcotta.inputs import check_images
 from vcotta.methods.base import Adapter, OptimizerName
 from vcotta.methods.checks import check_fields
+from vcotta.methods.facts import Facts
 from vcotta.methods.losses import cross_entropy, symmetric_cross_entropy
 from vcotta.methods.mean_teacher import update_teacher
 from vcotta.views import random_views
@@ -29,7 +29,7 @@ class CoTTAConfig:
         optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C.
         views: Augmented views averaged when the source is unsure (32).
         threshold: p_th: views are used when the source's mean confidence is below it (CIFAR10-C 0.92, CIFAR100-C 0.72,
-            ImageNet-C 0.1). None: learned from source data where given (`prepare`), else 0.92.
+            ImageNet-C 0.1). None: learned from source data where given, else 0.92.
         restore: Probability that a weight of the student is put back to its source value after a step (0.01;
             ImageNet-C 0.001).
         beta: Decay of the teacher's average (0.999).
@@ -74,7 +74,14 @@ class CoTTA(Adapter):
 
     name = "cotta"
     summary = "mean teacher, view averaging, stochastic restoration"
+    facts = Facts("CVPR 2022", "everything", "nothing", "2 or N + 2 forwards, 1 backward", "official code")
     Config = CoTTAConfig
+    datasets: ClassVar = {
+        "cifar10": {"threshold": 0.92},
+        "cifar100": {"threshold": 0.72},
+        "imagenet": {"lr": 0.01, "optimizer": "sgd", "threshold": 0.1, "restore": 0.001, "loss": "sce"},
+        "digits": {"lr": 1e-2, "beta": 0.98, "views": 8, "flip": False},
+    }
 
     def setup(self, model: nn.Module) -> None:
         """Make student and teacher; the start network is the anchor."""
@@ -84,20 +91,13 @@ class CoTTA(Adapter):
         self.make_optimizer(student.parameters(), self.config.optimizer, self.config.lr)
 
     @torch.no_grad()
-    def prepare(self, source: Iterable[tuple[Tensor, Tensor]]) -> None:
+    def learn_source(self, source: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
         """Set an open threshold by the authors' rule: 5 % quantile of the confidence on source images, minus 0.05."""
         if self.config.threshold is not None:
-            return
-        self._notes = {"forwards": 0}
-        confidences = []
-        for images, _ in source:
-            check_images(images)
-            logits = self.logits(self.start, self.runtime.place_images(images), batch_statistics=False)
-            confidences.append(logits.softmax(-1).amax(-1))
-        if not confidences:
-            raise ValueError("Expected `source` to yield images, but it is empty.")
-        threshold = torch.cat(confidences).double().quantile(0.05).item() - 0.05
-        self.config = replace(self.config, threshold=threshold)
+            return {}
+        batches = (self.logits(self.start, images, batch_statistics=False) for images, _ in source)
+        confidences = torch.cat([logits.softmax(-1).amax(-1) for logits in batches])
+        return {"threshold": confidences.double().quantile(0.05) - 0.05}
 
     def predict_and_adapt(self, images: Tensor) -> Tensor:
         """Teacher's prediction, one step of the student towards it, then average and restore."""
@@ -105,7 +105,7 @@ class CoTTA(Adapter):
         student, teacher = self.networks["student"], self.networks["teacher"]
         with torch.no_grad():
             confidence = self.logits(self.start, images).softmax(-1).amax(-1).mean().item()
-            if confidence < (0.92 if config.threshold is None else config.threshold) and config.views:
+            if confidence < self.threshold and config.views:
                 views = random_views(images, config.views, flip=config.flip)
                 target = self.logits_of_views(teacher, views).mean(0)
             else:
@@ -118,6 +118,13 @@ class CoTTA(Adapter):
         update_teacher(teacher, student, config.beta, done)
         self._restore(student, done)
         return target
+
+    @property
+    def threshold(self) -> float:
+        """The confidence below which views are used: as set, as learned from source data, or CIFAR10-C's."""
+        if self.config.threshold is not None:
+            return float(self.config.threshold)
+        return self.prepared["threshold"].item() if self.prepared else 0.92
 
     @torch.no_grad()
     def _restore(self, student: nn.Module, done: Tensor) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta.methods.base import Adapter
+from vcotta.methods.facts import Facts
 
 __all__ = ["Source", "SourceConfig"]
 
@@ -28,6 +29,7 @@ class Source(Adapter):
 
     name = "source"
     summary = "no adaptation"
+    facts = Facts("-", "nothing", "nothing", "1 forward", "official code")
     Config = SourceConfig
 
     def setup(self, model: nn.Module) -> None:

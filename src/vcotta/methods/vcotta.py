@@ -15,6 +15,7 @@ from vcotta._messages import unknown_name
 from vcotta.bayes import mixture_kl_bound, sampling, variational_parameters
 from vcotta.methods.base import Adapter, OptimizerName
 from vcotta.methods.checks import check_fields
+from vcotta.methods.facts import Facts
 from vcotta.methods.losses import cross_entropy, entropy, symmetric_cross_entropy
 from vcotta.methods.mean_teacher import update_teacher
 from vcotta.methods.prior_mixture import AlphaRule, filter_views, mix, mixing_weight
@@ -212,6 +213,9 @@ class VCoTTA(Adapter):
 
     name = "vcotta"
     summary = "variational student, mixture of source and teacher priors"
+    facts = Facts(
+        "paper of this package", "everything", "a variational warm-up", "2N + 3 forwards, 1 backward", "paper text"
+    )
     Config = VCoTTAConfig
     needs_variational = True
 

@@ -1,0 +1,53 @@
+"""What the common tests must know of each method; a new method needs one entry here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["PROMISES", "Promise"]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One method under test.
+
+    Attributes:
+        passes: Forward and backward passes over the first batch, with ``options``.
+        options: Options that make it small and quick.
+        still: The method it equals when its step size is 0, together with ``still_options``; None if there is none.
+        single: Options with which a single image is predicted as by the source; None if it never is, by design.
+        before: Whether the prediction returned is from before the update.
+        averaged: Networks that change without being trained.
+        moves_statistics: Whether running statistics of BatchNorm change, by design.
+    """
+
+    passes: tuple[int, int]
+    options: dict[str, Any] = field(default_factory=dict)
+    still: str | None = None
+    still_options: dict[str, Any] = field(default_factory=dict)
+    single: dict[str, Any] | None = field(default_factory=dict)
+    before: bool = True
+    averaged: tuple[str, ...] = ("teacher",)
+    moves_statistics: bool = False
+
+
+PROMISES = {
+    "source": Promise((1, 0)),
+    "bn": Promise((1, 0)),
+    "tent": Promise((1, 1), still="bn"),
+    "cotta": Promise(
+        (4, 1),
+        {"views": 2, "threshold": 1.1},
+        still="bn",
+        still_options={"threshold": 0.0},
+        single={"threshold": 0.0},
+    ),
+    "vcotta": Promise(
+        (7, 1),
+        {"views": 2},
+        still="bn",
+        still_options={"inference": "x0"},
+        single={"inference": "x0"},
+    ),
+}
