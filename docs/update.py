@@ -1,6 +1,6 @@
-"""Draw every number of README.md and docs/benchmarks.md from result files.
+"""Draw every number of README.md, docs/benchmarks.md and docs/headline.md from result files.
 
-    python docs/update.py                          # update both from docs/results
+    python docs/update.py                          # update all from docs/results
     python docs/update.py --record                 # run the demo for seeds 0, 1 and 2 first (about 6 minutes)
     python docs/update.py --take NAME RUN...       # keep manifest and summary of runs as docs/results/NAME/METHOD
 
@@ -12,6 +12,7 @@ the clock), and for each benchmark the manifest and summary of one run a method.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import shutil
 import statistics
@@ -22,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "headline.md")
 SEEDS = (0, 1, 2)
 PUBLISHED = {
     # Mean error in per cent, continual, severity 5: the papers' own and the test-time-adaptation benchmark's numbers.
@@ -186,6 +187,71 @@ def times_text() -> str:
     return "\n".join([*lines, "", "Seconds by the wall clock."])
 
 
+def headline_text() -> str:
+    """The main table: mean over the seeds, and the range of the error."""
+    path = RESULTS / "cifar10c-headline.json"
+    if not path.exists():
+        return "The full-size runs have not been made yet; what is known comes from the smaller ones below."
+    rows = json.loads(path.read_text())
+    lines = [
+        "| Method | Preset | Error % | over seeds | NLL | Brier | ECE | s a corruption | peak GiB |",
+        "|:--|:--" + "|--:" * 7 + "|",
+    ]
+    for key in dict.fromkeys((row["method"], row["preset"]) for row in rows):
+        same = [row for row in rows if (row["method"], row["preset"]) == key]
+        mean = {name: statistics.mean(row[name] for row in same) for name in ("error", "nll", "brier", "ece")}
+        errors = [row["error"] for row in same]
+        seconds = statistics.mean(row["seconds_per_corruption"] for row in same)
+        over = f"{min(errors):.2f} to {max(errors):.2f} ({len(errors)})" if len(errors) > 1 else "1 run"
+        lines.append(
+            f"| {key[0]} | {key[1] or ''} | {mean['error']:.2f} | {over} | {mean['nll']:.3f} | {mean['brier']:.3f} "
+            f"| {mean['ece']:.3f} | {seconds:.2f} | {max(row['peak_gib'] for row in same):.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def warmups_text() -> str:
+    """Table of warm-ups, scored by BN on the result."""
+    found = json.loads((RESULTS / "headline" / "warmups.json").read_text())
+    lines = [
+        "| kappa | r | lr | epochs | held out: error %, NLL | clean error % | the fifteen: error %, NLL |",
+        "|--:" * 7 + "|",
+    ]
+    for row in found["rows"]:
+        lr = "" if row["lr"] is None else f"{row['lr']:g}{' relative' * ('relative' in row['optimizer'])}"
+        standard = "" if row["standard_error"] is None else f"{row['standard_error']:.1f}, {row['standard_nll']:.3f}"
+        clean = "" if row["clean_error"] is None else f"{row['clean_error']:.2f}"
+        kappa, ratio = ("-" if row[key] is None else f"{row[key]:g}" for key in ("kl_weight", "sigma_ratio"))
+        lines.append(
+            f"| {kappa} | {ratio} | {lr} | {row['epochs']} | {row['heldout_error']:.2f}, {row['heldout_nll']:.3f} "
+            f"| {clean} | {standard} |"
+        )
+    return "\n".join(
+        [*lines, "", f"{found['what']} {found['hardware']}, torch {found['torch']}, {found['precision']}."]
+    )
+
+
+def trials_text(place: int) -> str:
+    """Table of one set of trials."""
+    found = json.loads((RESULTS / "headline" / "trials.json").read_text())["sets"][place]
+    columns = {"source": "source", "teacher": "teacher", "image": "mixture", "anchored": "anchored", "pooled": "pooled"}
+    lines = [f"| Options | {' | '.join(columns.values())} |", "|:--" + "|--:" * len(columns) + "|"]
+    for row in found["rows"]:
+        options = ", ".join(f"{key}={value}" for key, value in row["options"].items())
+        cells = " | ".join(f"{row[key][0]:.2f} / {row[key][1]:.3f}" for key in columns)
+        lines.append(f"| {options} | {cells} |")
+    return "\n".join([*lines, "", f"{found['images']} images a corruption and severity, {found['views']} views."])
+
+
+def step_times_text() -> str:
+    """Table of what one step is made of."""
+    found = json.loads((RESULTS / "headline" / "step-times.json").read_text())
+    lines = ["| What | | ms |", "|:--|:--|--:|"]
+    lines += [f"| {row['what']} | {row['when']} | {row['ms']:g} |" for row in found["rows"]]
+    where = f"{found['hardware']}, torch {found['torch']}, cuDNN {found['cudnn']}, {found['precision']}"
+    return "\n".join([*lines, "", f"{where}; a large bf16 matrix product reaches {found['ceiling_tflops']} TFLOP/s."])
+
+
 def _bold(text: str, best: bool) -> str:
     return f"**{text}**" if best else text
 
@@ -207,6 +273,10 @@ DRAWN: dict[str, Callable[[], str]] = {
     "cifar100c": lambda: benchmark_text("cifar100c"),
     "offtheshelf": offtheshelf_text,
     "times": times_text,
+    "headline": headline_text,
+    "warmups": warmups_text,
+    **{f"trials-{place}": functools.partial(trials_text, place) for place in range(3)},
+    "step-times": step_times_text,
 }
 
 

@@ -42,14 +42,14 @@ class WarmUpConfig:
 
     Attributes:
         epochs: Passes over the source data (paper: 5).
-        lr: Start of Adam's step size, which falls to 0 along a cosine (the paper gives none; ours).
+        lr: Start of Adam's step size, which falls to 0 along a cosine (ours; the paper gives none).
         sigma_ratio: r in sigma0 = r * rms(weight), the width of the prior and the start of q (ours; 0.3 beat 0.15).
         views: Train on random views, one draw per image, as the adaptation will see them (ours).
         flip: Whether these views may mirror the image.
         kl_weight: kappa: the divergence is divided by the number D of variational weights and multiplied by kappa, so
-            that moving every weight by one sigma costs kappa / 2. None is the paper's KL / N_source, that is kappa =
-            D / N_source: 5 for a ResNet-20 on CIFAR-10, but 730 for a WRN-28-10, which then hardly moves.
-        source_size: N in KL / N; taken from the loader where it can be counted.
+            that moving every weight by one sigma costs kappa / 2 (ours). None is the paper's KL / N_source, that is
+            kappa = D / N_source: 5 for a ResNet-20 on CIFAR-10, but 730 for a WRN-28-10, which then hardly moves.
+        source_size: N in KL / N, for ``kl_weight=None``; taken from the loader where it can be counted.
         statistics_images: Source images kept aside to re-estimate BatchNorm statistics at the end; they stay in
             memory until then.
         seed: Seed of views and noise.
@@ -58,11 +58,11 @@ class WarmUpConfig:
     """
 
     epochs: int = 5
-    lr: float = 1e-4
+    lr: float = 3e-4
     sigma_ratio: float = 0.3
     views: bool = True
     flip: bool = True
-    kl_weight: float | None = None
+    kl_weight: float | None = 7.0
     source_size: int | None = None
     statistics_images: int = 2000
     seed: int = 0
@@ -95,9 +95,9 @@ def warm_up(
 
     With the prior :math:`p = N(\mu_{pretrained}, \sigma_0^2)` and q starting at p, Adam minimises
 
-    .. math:: E_q[\mathrm{CE}(y, f(x))] + \mathrm{KL}(q \| p) / N_{source}
+    .. math:: E_q[\mathrm{CE}(y, f(x))] + \kappa\,\mathrm{KL}(q \| p) / D
 
-    with local reparameterisation (or kappa KL / D, see ``kl_weight`` of `WarmUpConfig`). Point parameters
+    with local reparameterisation; the paper has KL / N_source, which is ``kl_weight=None``. Point parameters
     (normalisation layers) are trained along, without a KL term. At the end the running statistics of BatchNorm are
     estimated anew in mean mode, as those gathered under noise are wrong. The authors published no warm-up code; what
     the paper leaves open is settled in `WarmUpConfig`.
@@ -238,7 +238,7 @@ def _source_size(loader: Loader) -> int:
         return sum(len(labels) for _, labels in loader)
     raise ValueError(
         "Expected to learn the number of source images from `loader.dataset`, but the loader has none. "
-        "Give WarmUpConfig(source_size=...)."
+        "Give WarmUpConfig(source_size=...), or a `kl_weight`, which does not need it."
     )
 
 

@@ -123,7 +123,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             image_size=32,
             training=DIGITS_TRAINING,
             training_batch=50,
-            warm_up=WarmUpConfig(epochs=10, lr=4e-3, flip=False),
+            warm_up=WarmUpConfig(epochs=10, lr=4e-3, kl_weight=None, flip=False),
             settings="digits",
         ),
         Benchmark(
@@ -134,7 +134,6 @@ BENCHMARKS: dict[str, Benchmark] = {
             image_size=32,
             training=_CIFAR_TRAINING,
             training_batch=256,
-            warm_up=WarmUpConfig(lr=3e-4, kl_weight=7.0),
             settings="cifar10",
         ),
         Benchmark(

@@ -110,8 +110,8 @@ class VCoTTAConfig:
         Args:
             name: ``"paper"`` is the method as the paper describes it, with its values for the data set (the five
                 epochs of its warm-up are the default of `WarmUpConfig`, not a setting of this class); ``"authors"``
-                what their code does; ``"best"`` what won on the four held-out corruptions (for digits; for the other
-                data sets it is a first choice that has not been measured yet).
+                what their code does; ``"best"`` what won on the four held-out corruptions, on CIFAR-10 and on digits;
+                the other data sets use what CIFAR-10 does and have not been measured yet.
             dataset: ``"cifar10"``, ``"cifar100"``, ``"imagenet"`` or ``"digits"``.
             options: Fields that differ from the preset.
 

@@ -1,0 +1,203 @@
+"""The headline: VCoTTA and what it is measured against on CIFAR10-C, WRN-28-10, severity 5, one GPU.
+
+What: the parts of docs/headline.md. ``main``: every method on 15 x 10 000 images, batches of 200, three seeds of the
+adaptation. ``decomposition``: what each ingredient adds. ``loops``: ten rounds through the fifteen. ``precision``: the
+fast path against float32. The last three use 2 000 images a corruption and 8 views.
+How: one source network and one warm-up, given as files; corruptions made on the fly with seed 0; the seed is that of
+the adaptation. Each cell is a run of its own in ``--out``; finished ones are not repeated, so the whole can be done in
+several sittings (``--minutes``). Seconds are those of the steps; the first batch, in which torch compiles, is left out
+and told apart.
+
+    vcotta train --dataset cifar10 --out wrn.safetensors
+    vcotta warmup --dataset cifar10 --weights wrn.safetensors --out warm.safetensors
+    python benchmarks/headline.py --weights wrn.safetensors --warmed warm.safetensors --out runs/headline --part main
+    python benchmarks/headline.py --out runs/headline --collect docs/results
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vcotta.bayes import load_warmed
+from vcotta.corruptions import STANDARD, frost_source
+from vcotta.evaluate import run_stream
+from vcotta.experiments.benchmark import Benchmark, find_benchmark
+from vcotta.experiments.setup import adapter_for, stream_for
+from vcotta.files import write_json
+from vcotta.runs import SUMMARY, Run
+from vcotta.runtime import Runtime
+
+SEEDS = (0, 1, 2)
+ROUNDS = 10
+SMALL = 2000
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run.
+
+    Attributes:
+        part: The part of the page it belongs to.
+        name: What the table calls it.
+        method: The adapter.
+        warmed: Whether it starts from the warmed network.
+        options: Its options beside the data set's.
+        seed: Seed of the adaptation.
+        limit: Images a corruption, None for all.
+        rounds: How often the fifteen corruptions are gone through.
+        plain: Float32 without TF32, compilation or channels_last.
+    """
+
+    part: str
+    name: str
+    method: str
+    warmed: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    limit: int | None = None
+    rounds: int = 1
+    plain: bool = False
+
+    @property
+    def folder(self) -> str:
+        """Where the run is kept, below ``--out``."""
+        return f"{self.part}/{self.name}-{self.seed}".replace(" ", "_")
+
+
+def vcotta(part: str, name: str, seed: int = 0, **options: Any) -> Cell:
+    """A cell of VCoTTA on the warmed network, small unless it is of the main part."""
+    small = part != "main"
+    options = ({"views": 8} if small else {}) | options
+    return Cell(part, name, "vcotta", warmed=True, options=options, seed=seed, limit=SMALL if small else None)
+
+
+def cells() -> list[Cell]:
+    """All runs, in the order of their worth."""
+    main = [Cell("main", "source", "source"), Cell("main", "bn", "bn"), Cell("main", "bn-warmed", "bn", warmed=True)]
+    main += [vcotta("main", "vcotta-best", seed, preset="best") for seed in SEEDS]
+    main += [Cell("main", method, method, seed=seed) for method in ("tent", "cotta") for seed in SEEDS]
+    main += [vcotta("main", "vcotta-paper", seed, preset="paper") for seed in SEEDS]
+    alone = {"alpha": 0.0, "views": 0, "target": "teacher", "inference": "x0"}  # a mean teacher and nothing else
+    parts = [
+        Cell("decomposition", "Source", "source", limit=SMALL),
+        Cell("decomposition", "BN", "bn", limit=SMALL),
+        Cell("decomposition", "+ warm-up", "bn", warmed=True, limit=SMALL),
+        vcotta("decomposition", "+ mean teacher", kl_weight=0.0, **alone),
+        vcotta("decomposition", "+ KL", **alone),
+        vcotta("decomposition", "+ mixture", views=0, inference="x0"),
+        vcotta("decomposition", "+ views"),
+    ]
+    loops = [replace(vcotta("loops", "vcotta-best"), rounds=ROUNDS)]
+    fast = [vcotta("precision", "fast", seed) for seed in SEEDS]
+    plain = [replace(vcotta("precision", "plain", seed), plain=True) for seed in SEEDS]
+    return main + parts + loops + fast + plain
+
+
+@contextmanager
+def tf32(allowed: bool) -> Iterator[None]:
+    """Whether float32 convolutions and products may use TF32 within the block."""
+    switches = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [switch.allow_tf32 for switch in switches]
+    for switch in switches:
+        switch.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        for switch, was in zip(switches, before, strict=True):
+            switch.allow_tf32 = was
+
+
+def run(cell: Cell, benchmark: Benchmark, weights: Path, warmed: Path, out: Path, limit: int | None = None) -> Run:
+    """Run one cell and keep its files; ``limit`` makes it smaller, for a try."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    plain = {"precision": "fp32", "channels_last": False, "compile": False}
+    runtime = Runtime(device, **plain) if cell.plain else Runtime(device)
+    model = load_warmed(benchmark.build(None), warmed) if cell.warmed else benchmark.build(None, weights)
+    adapter = adapter_for(benchmark, cell.method, model, seed=cell.seed, runtime=runtime, **cell.options)
+    stream = stream_for(benchmark, corruptions=STANDARD * cell.rounds, limit=limit or cell.limit, device=device)
+    facts = {"cell": asdict(cell), "network": benchmark.network, "frost": frost_source()}
+    with tf32(not cell.plain):
+        return run_stream(adapter, stream, out / cell.folder, manifest=facts, overwrite=True)
+
+
+def row(run: Run) -> dict[str, Any]:
+    """What the tables need of a run."""
+    cell, summary = run.manifest["cell"], run.summary()
+    mean, seconds = summary["mean"], [line["seconds"] for line in run.timing]
+    batches = len(seconds) / len(summary["domains"])
+    later = seconds[1:] or seconds
+    return {
+        "method": cell["name"].split("-best")[0].split("-paper")[0],
+        "preset": cell["options"].get("preset"),
+        "seed": cell["seed"],
+        "error": 100 * mean["error"],
+        **{score: mean[score] for score in ("nll", "brier", "ece")},
+        "errors": [100 * part["error"] for part in summary["domains"]],
+        "seconds_per_corruption": sum(later) / len(later) * batches,
+        "first_batch_seconds": seconds[0],
+        "peak_gib": summary["peak_memory"] / 2**30,
+        "name": cell["name"],
+    }
+
+
+def collect(out: Path, results: Path) -> None:
+    """Turn the finished runs into the files that docs/update.py reads, manifests beside the rows."""
+    names = {"main": "cifar10c-headline"}
+    for part in dict.fromkeys(cell.part for cell in cells()):
+        found = [out / cell.folder for cell in cells() if cell.part == part and (out / cell.folder / SUMMARY).exists()]
+        if not found:
+            continue
+        name = names.get(part, f"cifar10c-{part}")
+        runs = [Run.load(folder) for folder in found]
+        write_json(results / f"{name}.json", [row(run) for run in runs])
+        manifests = {folder.name: _portable(run.manifest) for folder, run in zip(found, runs, strict=True)}
+        write_json(results / f"{name}-manifests.json", manifests)
+        print(f"{part}: {len(found)} runs -> {results / name}.json")
+
+
+def _portable(manifest: dict[str, Any]) -> dict[str, Any]:
+    """A manifest without the folders of the machine it was made on."""
+    command = [Path(word).name if "/" in word else word for word in manifest["command"]]
+    return {key: value for key, value in manifest.items() if key != "platform"} | {"command": command}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", type=Path, help="source network, from `vcotta train`")
+    parser.add_argument("--warmed", type=Path, help="warmed network, from `vcotta warmup`")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--part", action="append", help="main, decomposition, loops or precision; by default all")
+    parser.add_argument("--only", help="run only cells whose folder contains this")
+    parser.add_argument("--minutes", type=float, default=1e9, help="start no further run after so many minutes")
+    parser.add_argument("--limit", type=int, help="use only so many images a corruption: a try, not a result")
+    parser.add_argument("--collect", type=Path, metavar="RESULTS", help="write the rows of finished runs and stop")
+    asked = parser.parse_args(arguments)
+    if asked.collect is not None:
+        collect(asked.out, asked.collect)
+        return
+    if asked.weights is None or asked.warmed is None:
+        parser.error("--weights and --warmed are needed to run")
+    start, benchmark = time.monotonic(), find_benchmark("cifar10")
+    for cell in cells():
+        wanted = (not asked.part or cell.part in asked.part) and (asked.only or "") in cell.folder
+        if not wanted or (asked.out / cell.folder / SUMMARY).exists():
+            continue
+        if time.monotonic() - start > 60 * asked.minutes:
+            print(f"{asked.minutes} minutes are over; {cell.folder} and what follows is left for the next time")
+            return
+        found = row(run(cell, benchmark, asked.weights, asked.warmed, asked.out, asked.limit))
+        found.pop("errors")
+        print(json.dumps({"cell": cell.folder} | found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The headline's runs are kept, not repeated, and become the rows the page is drawn from."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from vcotta.bayes import save_warmed, to_variational
+from vcotta.data.digits import digits_network
+from vcotta.experiments.benchmark import BENCHMARKS
+from vcotta.models import save_weights
+from vcotta.runs import SUMMARY
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "headline.py"
+
+
+@pytest.fixture
+def headline(monkeypatch):
+    spec = importlib.util.spec_from_file_location("headline", PATH)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "headline", module)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "find_benchmark", lambda name: BENCHMARKS["digits"])
+    monkeypatch.setattr(module, "STANDARD", ("fog", "contrast"))
+    return module
+
+
+@pytest.fixture
+def files(tmp_path):
+    model = digits_network(0)
+    save_weights(model, tmp_path / "plain.safetensors")
+    save_warmed(to_variational(model), tmp_path / "warmed.safetensors")
+    return ["--weights", str(tmp_path / "plain.safetensors"), "--warmed", str(tmp_path / "warmed.safetensors")]
+
+
+@pytest.mark.filterwarnings("ignore:The frost photographs")
+def test_cells_run_once_and_are_collected(headline, files, tmp_path, capsys) -> None:
+    out = ["--out", str(tmp_path / "runs"), "--limit", "50"]
+    for only in ("main/bn-warmed", "loops", "precision/plain-0"):
+        headline.main([*files, *out, "--only", only])
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    headline.main([*files, *out, "--only", "main/bn-warmed"])
+    assert not capsys.readouterr().out  # finished already
+    headline.main([*out, "--collect", str(tmp_path)])
+    (row,) = json.loads((tmp_path / "cifar10c-headline.json").read_text())
+    assert row["method"] == "bn-warmed"
+    assert len(row["errors"]) == 2
+    assert row["error"] == pytest.approx(sum(row["errors"]) / 2)
+    assert {"preset", "seed", "nll", "brier", "ece", "seconds_per_corruption", "peak_gib"} < row.keys()
+    (loops,) = json.loads((tmp_path / "cifar10c-loops.json").read_text())
+    assert len(loops["errors"]) == 2 * headline.ROUNDS
+    manifest = json.loads((tmp_path / "cifar10c-precision-manifests.json").read_text())["plain-0"]
+    assert manifest["runtime"]["precision"] == "fp32"
+    assert str(tmp_path) not in json.dumps(manifest)
+
+
+def test_no_run_starts_after_the_time_is_over(headline, files, tmp_path, capsys) -> None:
+    headline.main([*files, "--out", str(tmp_path / "runs"), "--minutes", "-1"])
+    assert "left for the next time" in capsys.readouterr().out
+    assert not list(tmp_path.rglob(SUMMARY))
+
+
+def test_every_part_and_every_seed_has_its_cells(headline) -> None:
+    cells = headline.cells()
+    assert len({cell.folder for cell in cells}) == len(cells)
+    for name in ("tent", "cotta", "vcotta-best", "vcotta-paper"):
+        assert [cell.seed for cell in cells if cell.part == "main" and cell.name == name] == [0, 1, 2]
+    assert all(cell.limit is None for cell in cells if cell.part == "main")
