@@ -51,11 +51,12 @@ def test_every_command_explains_itself(command, name) -> None:
         assert "..." not in out.split("Commands:")[1]  # no help text is cut
 
 
-def test_methods_are_listed_with_their_options(command) -> None:
+def test_methods_are_listed_with_what_they_need_and_cost(command) -> None:
     code, out, _ = command("methods")
     assert code == 0
-    assert all(name in out for name in vcotta.list_methods())
-    assert "kl_weight=" in out
+    for name, method in vcotta.methods.METHODS.items():
+        assert f" {name} " in out
+        assert method.facts.passes in out
 
 
 def test_an_interruption_is_told(command, monkeypatch) -> None:

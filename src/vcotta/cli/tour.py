@@ -42,11 +42,11 @@ def demo(
 def methods(
     name: Annotated[str | None, typer.Argument(help="A method, to read what each of its options means.")] = None,
 ) -> None:
-    """List the methods with their options.
+    """List the methods: what each trains, needs and costs.
 
-    Options are set with `vcotta run --set OPTION=VALUE`; vcotta also has presets, `--set preset=paper`.
+    With a name, what the method does and what each of its options means. Options are set with
+    `vcotta run --set OPTION=VALUE`; vcotta also has presets, `--set preset=paper`.
     """
-    from dataclasses import fields
     from inspect import getdoc
 
     from rich.table import Table
@@ -59,11 +59,19 @@ def methods(
         typer.echo(f"\n{getdoc(type(defaults))}\n\nDefaults: {defaults}")
         return
     table = Table()
-    for heading in ("Method", "What it does", "Options"):
+    for heading in (
+        "Method",
+        "Venue",
+        "What it does",
+        "Trains",
+        "Needs of the source",
+        "Cost of a batch",
+        "Written from",
+    ):
         table.add_column(heading, overflow="fold")
     for name, method in METHODS.items():
-        options = ", ".join(f"{field.name}={field.default}" for field in fields(method.Config))
-        table.add_row(name, method.summary, options or "none")
+        facts = method.facts
+        table.add_row(name, facts.venue, method.summary, facts.trains, facts.source, facts.passes, facts.provenance)
     show(table)
 
 
@@ -88,7 +96,7 @@ def info() -> None:
         "numpy": numpy.__version__,
         "device": device,
         "cache folder": str(cache_dir()),
-        **{f"  {part}": _size(cache_dir() / part) for part in ("data", "warmed", "frost", "downloads")},
+        **{f"  {part}": _size(cache_dir() / part) for part in ("data", "warmed", "prepared", "frost", "downloads")},
         "frost textures": frost_source(),
     }
     for key, value in rows.items():

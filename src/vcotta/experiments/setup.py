@@ -14,6 +14,7 @@ from vcotta.corruptions import STANDARD
 from vcotta.data import CorruptedSource, ImageSource
 from vcotta.data.corrupted import open_corrupted
 from vcotta.experiments.benchmark import Benchmark
+from vcotta.experiments.prepared import prepare_adapter
 from vcotta.experiments.warmed import note_warmed, read_warmed, warmed_facts, warmed_path
 from vcotta.methods import METHODS, Adapter, build_adapter
 from vcotta.report.progress import Report
@@ -148,10 +149,17 @@ def adapter_for(
     runtime: Runtime | None = None,
     **options: Any,
 ) -> Adapter:
-    """Build a method with the benchmark's settings and, on top of them, ``options``."""
+    """Build a method with the benchmark's settings and, on top of them, ``options``, ready for its first batch.
+
+    What it learns from source data is kept in the cache folder for the next time, see `prepare_adapter`, unless the
+    benchmark is small enough to do it on the spot.
+    """
     settings = {"dataset": benchmark.settings, **options}
     source = benchmark.source(seed) if benchmark.trains_itself else None
-    return build_adapter(method, model, source=source, seed=seed, runtime=runtime or Runtime(), **settings)
+    adapter = build_adapter(method, model, source=source, seed=seed, runtime=runtime or Runtime(), **settings)
+    if adapter.needs_source and source is None:
+        prepare_adapter(adapter, benchmark, seed)
+    return adapter
 
 
 def stream_for(

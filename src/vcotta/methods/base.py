@@ -129,7 +129,12 @@ class Adapter(ABC):
         self._notes = {"forwards": 0, "backwards": 0, "skipped": False}
         with self._rng.scope():
             learned = self.learn_source(_Placed(source, self.runtime))
-        self.prepared = {name: tensor.detach() for name, tensor in learned.items()}
+        self.adopt(learned)
+
+    @torch.inference_mode(False)
+    def adopt(self, prepared: dict[str, Tensor]) -> None:
+        """Start anew with what this method learned from source data at another time, ``prepared`` of its adapter."""
+        self.prepared = self._placed({name: tensor.detach() for name, tensor in prepared.items()})
         self.reset()
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -265,8 +270,7 @@ class Adapter(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`; one of another method, setting or network is refused before anything changes."""
         if state.get("prepared") and not self.prepared and state.get("method") == self.name:
-            self.prepared = self._placed(state["prepared"])
-            self.reset()  # networks and optimiser may depend on it
+            self.adopt(state["prepared"])  # networks and optimiser may depend on it
         networks = {"start": self.start, **self.networks}
         check_state(state, self.name, asdict(self.config), networks, self.optimizer)
         for role, net in networks.items():

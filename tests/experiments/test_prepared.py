@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from vcotta.experiments import prepared
+from vcotta.experiments.benchmark import BENCHMARKS
+from vcotta.experiments.prepared import prepare_adapter
+from vcotta.methods import CoTTA
+
+
+@pytest.fixture
+def reads(monkeypatch, tmp_path):
+    """How often the training images were read; the cache is a fresh one."""
+    monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path))
+    calls = []
+    digits = BENCHMARKS["digits"]
+    whole = type(digits).source
+
+    def counted(self, seed, device="cpu"):
+        calls.append(seed)
+        return whole(self, seed, device)
+
+    monkeypatch.setattr(type(digits), "source", counted)
+    return calls
+
+
+def test_source_data_is_read_once_and_a_damaged_file_made_anew(reads, tmp_path) -> None:
+    digits = BENCHMARKS["digits"]
+    model = digits.build(None)
+
+    def threshold(seed: int = 0) -> float:
+        adapter = CoTTA(model, seed=seed)
+        prepare_adapter(adapter, digits)
+        return adapter.threshold
+
+    first = threshold()
+    assert threshold() == first
+    assert threshold(seed=5) == first  # the adapter's seed is not the preparation's
+    assert reads == [0]
+    (path,) = (tmp_path / "prepared").iterdir()
+    path.write_bytes(path.read_bytes()[:100])
+    assert threshold() == first
+    assert reads == [0, 0]
+
+
+def test_another_network_is_prepared_on_its_own(reads) -> None:
+    digits = BENCHMARKS["digits"]
+    for seed in range(2):
+        prepare_adapter(CoTTA(digits.build(None, seed=seed)), digits)
+    assert reads == [0, 0]
+
+
+def test_the_cache_is_keyed_by_all_that_matters() -> None:
+    facts = {"method": "cotta", "seed": 0}
+    assert prepared.prepared_path(facts) == prepared.prepared_path(dict(facts))
+    assert prepared.prepared_path(facts) != prepared.prepared_path(facts | {"seed": 1})
