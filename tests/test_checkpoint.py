@@ -9,6 +9,7 @@ from torch import nn
 
 import vcotta
 from vcotta import build_adapter, list_methods, to_variational
+from vcotta.methods import METHODS
 
 
 def sequential() -> nn.Module:
@@ -25,6 +26,8 @@ def sequential() -> nn.Module:
 
 def build(name: str, model: nn.Module) -> vcotta.Adapter:
     options = {"views": 2} if "cotta" in name else {}
+    if METHODS[name].needs_source:
+        options["source"] = [(torch.rand(16, 3, 8, 8), torch.arange(16) % 4)]
     return build_adapter(name, to_variational(model) if name == "vcotta" else model, seed=4, **options)
 
 

@@ -56,7 +56,7 @@ def test_methods_are_listed_with_what_they_need_and_cost(command) -> None:
     assert code == 0
     for name, method in vcotta.methods.METHODS.items():
         assert f" {name} " in out
-        assert method.facts.passes in out
+        assert method.facts.venue in out
 
 
 def test_an_interruption_is_told(command, monkeypatch) -> None:

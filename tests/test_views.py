@@ -143,3 +143,66 @@ def test_drawing_views_leaves_the_images_alone() -> None:
     random_views(x, 4)
     random_view(x, per_image=True)
     assert torch.equal(x, before)
+
+
+def test_roid_views_pad_by_reflection_about_the_outermost_pixels(monkeypatch) -> None:
+    neutral(monkeypatch)
+    monkeypatch.setattr(views, "_SHIFT", 1 / 16)
+    x = torch.rand(64, 3, 16, 16)
+    shifts = set()
+    for image, view in zip(x, random_view(x, flip=False, per_image=True, kind="roid"), strict=True):
+        padded = torch.nn.functional.pad(image, (2, 2, 2, 2), mode="reflect")
+        found = [
+            (dy, dx)
+            for dy in range(5)
+            for dx in range(5)
+            if torch.allclose(view, padded[:, dy : dy + 16, dx : dx + 16], atol=1e-4)
+        ]
+        assert len(found) == 1
+        shifts.update(found)
+    assert len(shifts) > 10
+
+
+@pytest.mark.parametrize("size", [(16, 16), (15, 15), (8, 24)])
+def test_a_roid_view_is_an_affine_map_of_the_padded_canvas(size) -> None:
+    height, width = size
+    x, draws = torch.rand(1, 3, height, width), torch.rand(1, 5)
+    canvas = torch.nn.functional.pad(x, (width // 2, width // 2, height // 2, height // 2), mode="reflect")
+    rows, columns = canvas.shape[-2:]
+    angle = torch.deg2rad(views._uniform(draws[0, 0], views._ANGLE))
+    scale = views._uniform(draws[0, 3], views._SCALE)
+    shift = torch.stack([(2 * draws[0, 1] - 1) * columns / 16, (2 * draws[0, 2] - 1) * rows / 16]).round()
+    turn = torch.stack([torch.stack([angle.cos(), angle.sin()]), torch.stack([-angle.sin(), angle.cos()])]) / scale
+    points = torch.stack(
+        torch.meshgrid(torch.arange(columns) - (columns - 1) / 2, torch.arange(rows) - (rows - 1) / 2, indexing="xy"),
+        -1,
+    )
+    grid = (points - shift) @ turn.T * 2 / torch.tensor([columns, rows])
+    turned = torch.nn.functional.grid_sample(canvas, grid.unsqueeze(0), align_corners=False)
+    expected = turned[..., height // 2 : height // 2 + height, width // 2 : width // 2 + width]
+    assert torch.allclose(views._warp(x, draws, flip=False, reflect=True), expected, atol=1e-4)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from([1, 3]), st.integers(1, 20), st.integers(1, 20), st.integers(0, 99))
+def test_roid_views_keep_shape_and_range(channels, height, width, seed) -> None:
+    torch.manual_seed(seed)
+    view = random_view(torch.rand(2, channels, height, width), kind="roid")
+    assert view.shape == (2, channels, height, width)
+    assert view.isfinite().all()
+    assert view.min() >= 0
+    assert view.max() <= 1
+
+
+def test_roid_views_have_neither_noise_nor_blur(monkeypatch) -> None:
+    neutral(monkeypatch)
+    monkeypatch.setattr(views, "_NOISE", 1.0)
+    monkeypatch.setattr(views, "_BLUR", (2.0, 2.0))
+    x = torch.rand(2, 3, 8, 11)
+    assert torch.allclose(random_view(x, flip=False, kind="roid"), x, atol=1e-5)
+    assert torch.allclose(random_views(x, 2, flip=False, kind="roid"), x.expand(2, *x.shape), atol=1e-5)
+
+
+def test_an_unknown_kind_of_view_is_refused() -> None:
+    with pytest.raises(ValueError, match="kind"):
+        random_view(torch.rand(1, 3, 8, 8), kind="roit")

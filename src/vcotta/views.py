@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-__all__ = ["random_view", "random_views"]
+from vcotta._messages import unknown_name
+
+__all__ = ["ViewKind", "random_view", "random_views"]
+
+ViewKind = Literal["cotta", "roid"]
+"""``cotta``, or ``roid``: reflect padding instead of edge padding, no blur and no noise."""
 
 # Ranges of the uniform draws, as in CoTTA's code.
 _BRIGHTNESS = (0.6, 1.4)
@@ -21,13 +28,14 @@ _NOISE = 0.005
 _GREY = (0.2989, 0.587, 0.114)
 
 
-def random_view(images: Tensor, *, flip: bool = True, per_image: bool = False) -> Tensor:
-    """Draw one random view of a batch (CoTTA's augmentation, which VCoTTA shares).
+def random_view(images: Tensor, *, flip: bool = True, per_image: bool = False, kind: ViewKind = "cotta") -> Tensor:
+    """Draw one random view of a batch (CoTTA's augmentation, which VCoTTA shares, or ROID's form of it).
 
     In this order: clip to [0, 1]; brightness, contrast, saturation, hue and gamma in a random order; edge padding by
     half of each side; rotation by up to 15 degrees, shift by up to 1/16 of the padded sides in whole pixels, scale 0.9
     to 1.1, bilinear; Gaussian blur with 5 taps; centre crop to the original size; mirroring; Gaussian noise of 0.005;
-    clip. Padding, affine map, crop and mirroring are one resampling here, with the same result.
+    clip. Padding, affine map, crop and mirroring are one resampling here, with the same result. ROID's form pads by
+    reflection about the outermost pixels, as torchvision does, and leaves out blur and noise.
 
     The parameters are drawn on the CPU from torch's global generator, so a GPU is never waited for.
 
@@ -36,6 +44,7 @@ def random_view(images: Tensor, *, flip: bool = True, per_image: bool = False) -
         flip: Whether to mirror half of the time. Turn it off where left and right matter, as in digits.
         per_image: Draw the parameters for each image instead of once for the batch (the order of the colour
             operations stays common). The methods at test time use one draw a batch, the warm-up one per image.
+        kind: ``cotta`` or ``roid``; for equal draws they share colours, affine map and mirroring.
 
     Returns:
         A view of the same shape.
@@ -45,16 +54,17 @@ def random_view(images: Tensor, *, flip: bool = True, per_image: bool = False) -
         torch.Size([2, 3, 32, 48])
     """
     draws = torch.rand(1, images.shape[0] if per_image else 1, 11)
-    return _augment(images.unsqueeze(0), draws, torch.randperm(5).unsqueeze(0), flip).squeeze(0)
+    return _augment(images.unsqueeze(0), draws, torch.randperm(5).unsqueeze(0), flip, kind).squeeze(0)
 
 
-def random_views(images: Tensor, count: int, *, flip: bool = True) -> Tensor:
+def random_views(images: Tensor, count: int, *, flip: bool = True, kind: ViewKind = "cotta") -> Tensor:
     """Draw several views of a batch at once, each as `random_view` draws one, in a few operations on all of them.
 
     Args:
         images: As for `random_view`.
         count: Number of views, at least 1.
         flip: As for `random_view`.
+        kind: As for `random_view`.
 
     Returns:
         The views, (count, batch, channels, height, width).
@@ -64,15 +74,19 @@ def random_views(images: Tensor, count: int, *, flip: bool = True) -> Tensor:
         torch.Size([4, 2, 3, 8, 8])
     """
     orders = torch.stack([torch.randperm(5) for _ in range(count)])
-    return _augment(images.expand(count, *images.shape), torch.rand(count, 1, 11), orders, flip)
+    return _augment(images.expand(count, *images.shape), torch.rand(count, 1, 11), orders, flip, kind)
 
 
-def _augment(images: Tensor, draws: Tensor, orders: Tensor, flip: bool) -> Tensor:
+def _augment(images: Tensor, draws: Tensor, orders: Tensor, flip: bool, kind: ViewKind = "cotta") -> Tensor:
     """Views of (views, batch, channels, height, width), from draws (views, batch or 1, 11) and orders (views, 5)."""
+    if kind not in ("cotta", "roid"):
+        raise unknown_name("kind", kind, ("cotta", "roid"))
     shape = images.shape
     images = _jitter(images.clamp(0, 1), draws[..., :5], orders)
     draws = draws.expand(-1, shape[1], -1).flatten(0, 1) if draws.shape[:2] != (1, 1) else draws.flatten(0, 1)
-    images = _warp(images.flatten(0, 1), draws[:, 5:10], flip)
+    if kind == "roid":
+        return _warp(images.flatten(0, 1), draws[:, 5:10], flip, reflect=True).clamp_(0, 1).view(shape)
+    images = _warp(images.flatten(0, 1), draws[:, 5:10], flip, rim=2)
     images = _blur(images, _uniform(draws[:, 10], _BLUR))
     return (images + _NOISE * torch.randn_like(images)).clamp_(0, 1).view(shape)
 
@@ -137,8 +151,8 @@ def _shift_hue(images: Tensor, shift: Tensor) -> Tensor:
     return value.unsqueeze(-3) - chroma.unsqueeze(-3) * torch.minimum(k, 4 - k).clamp(0, 1)
 
 
-def _warp(images: Tensor, draws: Tensor, flip: bool) -> Tensor:
-    """Rotate, shift, scale and mirror about the centre; the result has a rim of 2 pixels for the blur to eat."""
+def _warp(images: Tensor, draws: Tensor, flip: bool, *, rim: int = 0, reflect: bool = False) -> Tensor:
+    """Rotate, shift, scale and mirror about the centre; the result has a rim of some pixels, for the blur to eat."""
     height, width = images.shape[-2:]
     padded = (width + 2 * (width // 2), height + 2 * (height // 2))
     angle = torch.deg2rad(_uniform(draws[:, 0], _ANGLE))
@@ -155,19 +169,30 @@ def _warp(images: Tensor, draws: Tensor, flip: bool) -> Tensor:
         ],
         1,
     )
-    maps = maps * torch.tensor([[2 / width], [2 / height]])  # grid_sample counts from -1 to 1
+    # grid_sample counts from -1 to 1: between the outer edges, or for reflection between the outermost pixels.
+    spans = [max(side - 1, 1) if reflect else side for side in (width, height)]
+    maps = maps * torch.tensor([[2 / spans[0]], [2 / spans[1]]])
     maps = maps.to(images.device, images.dtype, non_blocking=True)
-    x = torch.arange(width + 4, device=images.device, dtype=images.dtype) - (width + 3) / 2
-    y = torch.arange(height + 4, device=images.device, dtype=images.dtype) - (height + 3) / 2
-    points = torch.stack([*torch.meshgrid(x, y, indexing="xy"), torch.ones_like(x).expand(height + 4, -1)], -1)
+    rows, columns = height + 2 * rim, width + 2 * rim
+    x = torch.arange(columns, device=images.device, dtype=images.dtype) - (columns - 1) / 2
+    y = torch.arange(rows, device=images.device, dtype=images.dtype) - (rows - 1) / 2
+    points = torch.stack([*torch.meshgrid(x, y, indexing="xy"), torch.ones_like(x).expand(rows, -1)], -1)
     grid = torch.einsum("hwk,bjk->bhwj", points, maps)
     # Clamping at the border is edge padding; only a long image can turn beyond the padded canvas, which is black there.
+    places = grid
+    if reflect:  # what is faded out beyond the canvas is its last pixel
+        last = torch.tensor([(canvas - 1) / span for canvas, span in zip(padded, spans, strict=True)])
+        last = last.to(images.device, images.dtype, non_blocking=True)
+        places = grid.clamp(-last, last)
     warped = torch.nn.functional.grid_sample(
-        images, grid.expand(images.shape[0], -1, -1, -1), padding_mode="border", align_corners=False
+        images,
+        places.expand(images.shape[0], -1, -1, -1),
+        padding_mode="reflection" if reflect else "border",
+        align_corners=reflect,
     )
     if height != width:
-        for axis, (side, canvas) in enumerate(zip((width, height), padded, strict=True)):
-            inside = canvas / 2 + 0.5 - (grid[..., axis] * (side / 2)).abs()
+        for axis, (span, canvas) in enumerate(zip(spans, padded, strict=True)):
+            inside = canvas / 2 + 0.5 - (grid[..., axis] * (span / 2)).abs()
             warped = warped * inside.clamp(0, 1).unsqueeze(1)
     return warped
 

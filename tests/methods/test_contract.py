@@ -345,8 +345,8 @@ def test_unknown_names_and_options_suggest_the_nearest(tiny) -> None:
         build_adapter("vcota", tiny())
     with pytest.raises(ValueError, match="Did you mean 'views'"):
         build_adapter("cotta", tiny(), view=3)
-    with pytest.raises(ValueError, match="no options for bn"):
-        build_adapter("bn", tiny(), lr=1.0)
+    with pytest.raises(ValueError, match="no options for source"):
+        build_adapter("source", tiny(), lr=1.0)
     with pytest.raises(TypeError, match="Module"):
         build_adapter("bn", "resnet")
     with pytest.raises(TypeError, match="TENTConfig"):

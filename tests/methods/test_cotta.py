@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vcotta import BN, CoTTA, CoTTAConfig, build_adapter
-from vcotta.methods import cotta
+from vcotta.methods import view_average
 
 
 def test_restoring_everything_keeps_the_student_at_the_source(tiny, images) -> None:
@@ -43,7 +43,7 @@ def test_an_unsure_source_means_exactly_n_views(tiny, images, monkeypatch) -> No
         calls.append((count, flip))
         return images.expand(count, *images.shape)
 
-    monkeypatch.setattr(cotta, "random_views", same)
+    monkeypatch.setattr(view_average, "random_views", same)
     adapter = CoTTA(tiny(), CoTTAConfig(threshold=1.1, views=5, flip=False))
     output = adapter(images())
     assert calls == [(5, False)]

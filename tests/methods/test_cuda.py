@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from vcotta import Runtime, build_adapter, list_methods, load, save, to_variational
+from vcotta.methods import METHODS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 PLAIN, FAST = {"device": "cuda"}, {"device": "cuda", "precision": "bf16", "channels_last": True}
@@ -13,6 +14,8 @@ PLAIN, FAST = {"device": "cuda"}, {"device": "cuda", "precision": "bf16", "chann
 
 def build(name, model, runtime):
     options = {"views": 2} if "cotta" in name else {}
+    if METHODS[name].needs_source:
+        options["source"] = [(torch.rand(16, 3, 8, 8), torch.arange(16) % 4)]
     return build_adapter(name, to_variational(model) if name == "vcotta" else model, runtime=runtime, **options)
 
 

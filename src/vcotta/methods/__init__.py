@@ -10,25 +10,70 @@ from torch import Tensor, nn
 
 from vcotta._messages import unknown_name
 from vcotta.bayes import WarmUpConfig, is_variational, warm_up
+from vcotta.methods.adacontrast import AdaContrast, AdaContrastConfig
 from vcotta.methods.base import Adapter
 from vcotta.methods.bn import BN, BNConfig
+from vcotta.methods.cmf import CMF, CMFConfig
 from vcotta.methods.cotta import CoTTA, CoTTAConfig
+from vcotta.methods.deyo import DeYO, DeYOConfig
+from vcotta.methods.eata import EATA, EATAConfig
+from vcotta.methods.obao import OBAO, OBAOConfig
+from vcotta.methods.palm import PALM, PALMConfig
+from vcotta.methods.petal import PETAL, PETALConfig
+from vcotta.methods.rdumb import RDumb, RDumbConfig
+from vcotta.methods.rmt import RMT, RMTConfig
+from vcotta.methods.roid import ROID, ROIDConfig
+from vcotta.methods.rotta import RoTTA, RoTTAConfig
+from vcotta.methods.santa import SANTA, SANTAConfig
+from vcotta.methods.sar import SAR, SARConfig
 from vcotta.methods.source import Source, SourceConfig
+from vcotta.methods.surgeon import SURGEON, SURGEONConfig
+from vcotta.methods.tca import TCA, TCAConfig
 from vcotta.methods.tent import TENT, TENTConfig
 from vcotta.methods.vcotta import VCoTTA, VCoTTAConfig
 from vcotta.runtime import Runtime
 
 __all__ = [
     "BN",
+    "CMF",
     "DATASETS",
+    "EATA",
     "METHODS",
+    "OBAO",
+    "PALM",
+    "PETAL",
+    "RMT",
+    "ROID",
+    "SANTA",
+    "SAR",
+    "SURGEON",
+    "TCA",
     "TENT",
+    "AdaContrast",
+    "AdaContrastConfig",
     "Adapter",
     "BNConfig",
+    "CMFConfig",
     "CoTTA",
     "CoTTAConfig",
+    "DeYO",
+    "DeYOConfig",
+    "EATAConfig",
+    "OBAOConfig",
+    "PALMConfig",
+    "PETALConfig",
+    "RDumb",
+    "RDumbConfig",
+    "RMTConfig",
+    "ROIDConfig",
+    "RoTTA",
+    "RoTTAConfig",
+    "SANTAConfig",
+    "SARConfig",
+    "SURGEONConfig",
     "Source",
     "SourceConfig",
+    "TCAConfig",
     "TENTConfig",
     "VCoTTA",
     "VCoTTAConfig",
@@ -40,15 +85,40 @@ __all__ = [
 DATASETS = ("cifar10", "cifar100", "imagenet", "digits")
 """The data sets that methods have settings for."""
 
-METHODS: dict[str, type[Adapter]] = {method.name: method for method in (Source, BN, TENT, CoTTA, VCoTTA)}
+METHODS: dict[str, type[Adapter]] = {
+    method.name: method
+    for method in (
+        Source,
+        BN,
+        TENT,
+        AdaContrast,
+        CoTTA,
+        EATA,
+        RoTTA,
+        PETAL,
+        RMT,
+        SANTA,
+        PALM,
+        SURGEON,
+        OBAO,
+        TCA,
+        ROID,
+        SAR,
+        RDumb,
+        CMF,
+        DeYO,
+        VCoTTA,
+    )
+}
 
 
 def list_methods() -> list[str]:
     """Return the names `build_adapter` knows.
 
     Example:
-        >>> list_methods()
-        ['source', 'bn', 'tent', 'cotta', 'vcotta']
+        >>> list_methods()  # doctest: +NORMALIZE_WHITESPACE
+        ['source', 'bn', 'tent', 'adacontrast', 'cotta', 'eata', 'rotta', 'petal', 'rmt', 'santa', 'palm', 'surgeon',
+         'obao', 'tca', 'roid', 'sar', 'rdumb', 'cmf', 'deyo', 'vcotta']
     """
     return list(METHODS)
 

@@ -246,6 +246,9 @@ class Adapter(ABC):
             self.optimizer = torch.optim.Adam(groups, lr=lr, fused=True)
         elif name == "sgd":
             self.optimizer = torch.optim.SGD(groups, lr=lr, momentum=0.9, nesterov=True, fused=True)
+            for parameter in (p for group in self.optimizer.param_groups for p in group["params"]):
+                # Left to itself it makes this at the first step, and if that step is not taken leaves it unfilled.
+                self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         else:
             raise unknown_name("optimizer", name, ("adam", "sgd"))
 
@@ -320,6 +323,7 @@ class _Placed:
         for images, labels in self.source:
             check_images(images)
             empty = False
+            images, labels = (x.clone() if x.is_inference() else x for x in (images, labels))
             yield self.runtime.place_images(images), labels.to(self.runtime.device)
         if empty:
             raise ValueError("Expected `source` to yield images, but it is empty. A generator runs dry after one pass.")

@@ -7,15 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 
-from vcotta.methods.base import Adapter, OptimizerName
+from vcotta.methods.base import OptimizerName
 from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
 from vcotta.methods.losses import cross_entropy, symmetric_cross_entropy
-from vcotta.methods.mean_teacher import update_teacher
-from vcotta.views import random_views
+from vcotta.methods.mean_teacher import restore_randomly, update_teacher
+from vcotta.methods.view_average import ViewAveraging
 
 __all__ = ["CoTTA", "CoTTAConfig"]
 
@@ -57,14 +56,14 @@ class CoTTAConfig:
             raise ValueError(f"Expected `lr` to be at least 0, but got {self.lr}.")
 
 
-class CoTTA(Adapter):
+class CoTTA(ViewAveraging):
     """The student learns from its moving average, which looks at many views of a batch the source is unsure of.
 
-    As in the official code, and unlike the paper's text, one confidence decides for the whole batch and logits are
-    averaged, not probabilities. The official CIFAR code computes the views even when it discards them; here they are
-    made only when used. The restoration comes after the teacher's update.
+    When and how views are averaged follows the official code and not the paper's text, see `ViewAveraging`. The
+    restoration comes after the teacher's update.
 
     Example:
+        >>> import torch
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         >>> adapter = CoTTA(net, CoTTAConfig(views=2, threshold=1.0))
         >>> _ = adapter(torch.rand(4, 3, 8, 8))
@@ -74,7 +73,7 @@ class CoTTA(Adapter):
 
     name = "cotta"
     summary = "mean teacher, view averaging, stochastic restoration"
-    facts = Facts("CVPR 2022", "everything", "nothing", "2 or N + 2 forwards, 1 backward", "official code")
+    facts = Facts("CVPR 2022", "everything", "nothing", "3 or N + 2 forwards, 1 backward", "official code")
     Config = CoTTAConfig
     datasets: ClassVar = {
         "cifar10": {"threshold": 0.92},
@@ -90,46 +89,18 @@ class CoTTA(Adapter):
         self.networks = {"student": student, "teacher": teacher}
         self.make_optimizer(student.parameters(), self.config.optimizer, self.config.lr)
 
-    @torch.no_grad()
     def learn_source(self, source: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-        """Set an open threshold by the authors' rule: 5 % quantile of the confidence on source images, minus 0.05."""
-        if self.config.threshold is not None:
-            return {}
-        batches = (self.logits(self.start, images, batch_statistics=False) for images, _ in source)
-        confidences = torch.cat([logits.softmax(-1).amax(-1) for logits in batches])
-        return {"threshold": confidences.double().quantile(0.05) - 0.05}
+        """Set an open threshold by the authors' rule."""
+        return self.learn_threshold(self.start, source)
 
     def predict_and_adapt(self, images: Tensor) -> Tensor:
         """Teacher's prediction, one step of the student towards it, then average and restore."""
         config = self.config
         student, teacher = self.networks["student"], self.networks["teacher"]
-        with torch.no_grad():
-            confidence = self.logits(self.start, images).softmax(-1).amax(-1).mean().item()
-            if confidence < self.threshold and config.views:
-                views = random_views(images, config.views, flip=config.flip)
-                target = self.logits_of_views(teacher, views).mean(0)
-            else:
-                target = self.logits(teacher, images)
-            target = target.log_softmax(-1)
+        target = self.teacher_target(self.start, images)
         log_probs = self.logits(student, images).log_softmax(-1)
         distance = cross_entropy if config.loss == "ce" else symmetric_cross_entropy
-        self.note(confidence=confidence)
         done = self.minimise(distance(target, log_probs).mean())
         update_teacher(teacher, student, config.beta, done)
-        self._restore(student, done)
+        restore_randomly(student, self.start, config.restore, done)
         return target
-
-    @property
-    def threshold(self) -> float:
-        """The confidence below which views are used: as set, as learned from source data, or CIFAR10-C's."""
-        if self.config.threshold is not None:
-            return float(self.config.threshold)
-        return self.prepared["threshold"].item() if self.prepared else 0.92
-
-    @torch.no_grad()
-    def _restore(self, student: nn.Module, done: Tensor) -> None:
-        """Put a random share of the student's parameters back to their source values."""
-        if self.config.restore:
-            for parameter, source in zip(student.parameters(), self.start.parameters(), strict=True):
-                mask = torch.rand_like(parameter, dtype=torch.float32) < self.config.restore
-                parameter.copy_(torch.where(mask & done, source, parameter))

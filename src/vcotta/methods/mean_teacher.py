@@ -1,4 +1,4 @@
-"""The slowly averaged copy of a student."""
+"""The slowly averaged copy of a student, and the student's own way back to the source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from vcotta.bayes import inverse_softplus, variational_parameters
 
-__all__ = ["update_teacher"]
+__all__ = ["restore_randomly", "update_teacher"]
 
 
 @torch.no_grad()
@@ -45,3 +45,25 @@ def update_teacher(teacher: nn.Module, student: nn.Module, beta: float, done: Te
     if done is not None:
         averages = [torch.where(done, average, old) for average, old in zip(averages, olds, strict=True)]
     torch._foreach_copy_(olds, averages)
+
+
+@torch.no_grad()
+def restore_randomly(student: nn.Module, source: nn.Module, share: float, done: Tensor) -> None:
+    """Put each element of the student's parameters back to the source's with probability ``share`` (CoTTA).
+
+    Args:
+        student: What is restored, in place.
+        source: Where to.
+        share: The probability, drawn for every element by itself.
+        done: Whether to do it at all, a scalar on the networks' device that the host need not know.
+
+    Example:
+        >>> student, source = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        >>> restore_randomly(student, source, 1.0, torch.tensor(True))
+        >>> torch.equal(student.weight, source.weight)
+        True
+    """
+    if share:
+        for parameter, original in zip(student.parameters(), source.parameters(), strict=True):
+            mask = torch.rand_like(parameter, dtype=torch.float32) < share
+            parameter.copy_(torch.where(mask & done, original, parameter))

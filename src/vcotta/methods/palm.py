@@ -1,0 +1,199 @@
+"""PALM: layers chosen and step sizes set by how sure the network is (Maharana et al., AAAI 2025)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from vcotta.methods.base import Adapter
+from vcotta.methods.checks import check_fields
+from vcotta.methods.facts import Facts
+from vcotta.methods.losses import cross_entropy, entropy
+from vcotta.views import random_view
+
+__all__ = ["PALM", "PALMConfig"]
+
+_TRAINED = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.Conv2d)
+_EPS = 1e-8  # of the ratio, and of Adam
+
+
+@dataclass(frozen=True)
+class PALMConfig:
+    """Settings of PALM; defaults for CIFAR10-C from the official configuration.
+
+    Attributes:
+        lr: Step size that the ratios multiply (CIFAR 5e-4, ImageNet-C 5e-5).
+        weight_decay: Of the parameters, as Adam does it (CIFAR10-C and ImageNet-C 0, CIFAR100-C 5e-4).
+        decay: beta_3, how much of the moving sensitivity stays, 1 - alpha in the paper (0.5; CIFAR100-C 0.1).
+        temperature: Of the softmax whose distance from the uniform distribution chooses the tensors (CIFAR10-C 50,
+            CIFAR100-C 100, ImageNet-C 1000).
+        threshold: eta: a parameter tensor whose gradient has at most this L1 norm is chosen (CIFAR10-C 1, CIFAR100-C
+            0.5, ImageNet-C 0.3).
+        consistency: lambda: weight of the consistency, times the number of classes (0.01).
+        margin: Entropy in nats below which an image is learned from (0.4 everywhere).
+        freeze_unselected: Whether a tensor that is not chosen stays as it is, as the paper says. In the official code,
+            whose numbers are the published ones, one that was chosen before goes on with its last step size.
+        flip: Whether views may mirror the image.
+    """
+
+    lr: float = 5e-4
+    weight_decay: float = 0.0
+    decay: float = 0.5
+    temperature: float = 50.0
+    threshold: float = 1.0
+    consistency: float = 0.01
+    margin: float = 0.4
+    freeze_unselected: bool = False
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in ("lr", "weight_decay", "threshold", "consistency", "margin"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"Expected `{name}` to be at least 0, but got {getattr(self, name)}.")
+        if not 0 <= self.decay <= 1:
+            raise ValueError(f"Expected `decay` to lie in [0, 1], but got {self.decay}.")
+        if self.temperature <= 0:
+            raise ValueError(f"Expected `temperature` to be above 0, but got {self.temperature}.")
+
+
+class PALM(Adapter):
+    r"""Train the parameter tensors that still do not know the domain, each with a step size of its own.
+
+    The gradient :math:`g_j` of :math:`\sum_c -\log \mathrm{softmax}(z / T)_c`, averaged over the batch, chooses the
+    tensors with :math:`\|g_j\|_1 \le \eta`. For these the sensitivity :math:`s_j = |\theta_j g_j|`, its moving average
+    :math:`m_j \leftarrow \beta_3 m_j + (1 - \beta_3) s_j` and the step size
+    :math:`\mathrm{lr} \cdot \mathrm{mean}(|s_j - m_j| / m_j)` follow; a tensor never chosen does not move. Then one
+    step on
+
+    .. math::
+        L = \mathrm{mean}_{H(p_i) < 0.4} H(p_i) + \lambda C \, \mathrm{mean}_i \mathrm{CE}(p_i \to p(\tilde x_i)),
+
+    gradients through both predictions of the consistency. Weights and biases of convolutions and normalisation layers
+    are trained, the classifier is not. The official code makes a new Adam for every batch, whose first step is
+    :math:`g / (|g| + \epsilon)`; here that step is taken directly. With no image below the margin the official loss is
+    not a number; here the entropy is 0 then.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        >>> adapter = PALM(net)
+        >>> _ = adapter(torch.rand(4, 3, 8, 8))
+        >>> adapter.last["forwards"], adapter.last["backwards"]
+        (2, 2)
+    """
+
+    name = "palm"
+    summary = "tensors and step sizes chosen by uncertainty"
+    facts = Facts("AAAI 2025", "convolutions, normalisation", "nothing", "2 forwards, 2 backwards", "official code")
+    Config = PALMConfig
+    datasets: ClassVar = {
+        "cifar100": {"weight_decay": 5e-4, "decay": 0.1, "temperature": 100.0, "threshold": 0.5},
+        "imagenet": {"lr": 5e-5, "temperature": 1000.0, "threshold": 0.3},
+        "digits": {"flip": False},
+    }
+
+    def setup(self, model: nn.Module) -> None:
+        """Let convolutions and normalisation layers require gradients, nothing else."""
+        model.requires_grad_(False)
+        for module in model.modules():
+            if isinstance(module, _TRAINED):
+                for parameter in module.parameters(recurse=False):
+                    parameter.requires_grad_(True)
+        self.networks = {"model": model}
+        trained = self._trained
+        if not trained:
+            warnings.warn(
+                f"{type(model).__name__} has neither convolutions nor normalisation layers, and PALM trains nothing "
+                "else: it will predict without adapting.",
+                stacklevel=3,
+            )
+            return
+        self.optimizer = _ForgetfulAdam(trained.values(), self.config.weight_decay)
+        self.memory = {f"sensitivity.{name}": torch.zeros_like(tensor) for name, tensor in trained.items()}
+        self.memory["ratios"] = torch.zeros(len(trained), device=self.runtime.device)
+
+    def predict_and_adapt(self, images: Tensor) -> Tensor:
+        """Predict, set the step sizes, then one step on entropy and consistency."""
+        config, model = self.config, self.networks["model"]
+        logits = self.logits(model, images)
+        log_probs = logits.log_softmax(-1)
+        if not isinstance(self.optimizer, _ForgetfulAdam):
+            return log_probs
+        view = self.runtime.place_images(random_view(images, flip=config.flip))
+        seen = self.logits(model, view).log_softmax(-1)
+
+        selected, ratios, sensitivities = self._look(logits)
+        rates = torch.where(selected, ratios, 0.0) if config.freeze_unselected else ratios
+        self.optimizer.rates = config.lr * rates
+        entropies = entropy(log_probs)
+        sure = entropies < config.margin
+        loss = (entropies * sure).sum() / sure.sum().clamp_min(1)
+        loss = loss + config.consistency * logits.shape[1] * cross_entropy(log_probs, seen).mean()
+        self.note(selected=selected.float().mean(), ratio=ratios.mean(), backwards=1)
+        done = self.minimise(loss)
+
+        self.memory["ratios"] = torch.where(done, ratios, self.memory["ratios"])
+        for name, new, chosen in zip(self._trained, sensitivities, selected, strict=True):
+            old = self.memory[f"sensitivity.{name}"]
+            self.memory[f"sensitivity.{name}"] = torch.where(chosen & done, new, old)
+        return log_probs
+
+    @property
+    def _trained(self) -> dict[str, Tensor]:
+        return {name: p for name, p in self.networks["model"].named_parameters() if p.requires_grad}
+
+    def _look(self, logits: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Which tensors are chosen, the ratios that multiply the step sizes, and the sensitivities' new averages."""
+        trained = self._trained
+        loss = uniform_loss(logits, self.config.temperature)
+        gradients = torch.autograd.grad(loss, list(trained.values()), retain_graph=True, materialize_grads=True)
+        with torch.no_grad():
+            selected = torch.stack(torch._foreach_norm(gradients, 1)) <= self.config.threshold
+            sensitivities = torch._foreach_abs(torch._foreach_mul(list(trained.values()), gradients))
+            averages = [self.memory[f"sensitivity.{name}"] for name in trained]
+            averages = list(torch._foreach_lerp(averages, sensitivities, 1 - self.config.decay))
+            ratios = torch._foreach_abs(torch._foreach_sub(sensitivities, averages))
+            ratios = torch._foreach_div(torch._foreach_add(ratios, _EPS), torch._foreach_add(averages, _EPS))
+            means = torch.stack([ratio.mean() for ratio in ratios])
+            return selected, torch.where(selected, means, self.memory["ratios"]), averages
+
+
+def uniform_loss(logits: Tensor, temperature: float) -> Tensor:
+    r"""Mean over the batch of :math:`\sum_c -\log \mathrm{softmax}(z / T)_c`, lowest for uniform predictions.
+
+    Example:
+        >>> uniform_loss(torch.zeros(2, 4), 50.0)  # 4 log 4
+        tensor(5.5452)
+    """
+    return -(logits / temperature).log_softmax(-1).sum(-1).mean()
+
+
+class _ForgetfulAdam(torch.optim.Optimizer):
+    """The first step of a new Adam, every time: rate * g / (|g| + eps), with a rate for each parameter tensor.
+
+    Attributes:
+        rates: Step sizes, one for each tensor.
+        found_inf: Above 0 where no step may be taken, as for torch's fused optimisers.
+    """
+
+    rates: Tensor
+    found_inf: Tensor
+
+    def __init__(self, parameters: Iterable[Tensor], weight_decay: float) -> None:
+        super().__init__(parameters, {"weight_decay": weight_decay, "eps": _EPS})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        (group,) = self.param_groups
+        trained = [(p, rate) for p, rate in zip(group["params"], self.rates, strict=True) if p.grad is not None]
+        tensors = [p for p, _ in trained]
+        gradients = torch._foreach_add([p.grad for p in tensors], tensors, alpha=group["weight_decay"])
+        steps = torch._foreach_div(gradients, torch._foreach_add(torch._foreach_abs(gradients), group["eps"]))
+        taken = self.found_inf == 0
+        moves = [torch.where(taken, -rate * step, 0.0) for (_, rate), step in zip(trained, steps, strict=True)]
+        torch._foreach_add_(tensors, moves)

@@ -1,0 +1,33 @@
+"""What methods are written with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from vcotta import TENT, TENTConfig
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_first_step_that_is_not_taken_leaves_nothing_behind(optimizer, tiny, images) -> None:
+    def after(first: bool) -> list[torch.Tensor]:
+        adapter = TENT(tiny(), TENTConfig(lr=0.1, optimizer=optimizer))
+        adapter._notes = {"forwards": 0, "backwards": 0, "skipped": False}
+        for seed in range(0 if first else 1, 3):
+            loss = adapter.logits(adapter.networks["model"], images(seed=seed)).square().mean()
+            adapter.minimise(loss, when=torch.tensor(seed > 0))
+            assert not adapter._notes["skipped"]  # nothing to learn is no failure
+        return [p.detach().clone() for p in adapter.networks["model"].parameters()]
+
+    assert all(torch.equal(a, b) for a, b in zip(after(first=True), after(first=False), strict=True))
+
+
+def test_steps_scaled_by_tensor_are(tiny) -> None:
+    adapter = TENT(tiny())
+    parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    adapter.make_optimizer(parameters, "adam", 0.1, scales=[1.0, 0.5])
+    for parameter in parameters:
+        parameter.grad = torch.ones(3)
+    adapter.optimizer.step()
+    assert torch.allclose(parameters[0], torch.full((3,), 0.9))
+    assert torch.allclose(parameters[1], torch.full((3,), 0.95))

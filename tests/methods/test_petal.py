@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from vcotta.methods import petal
+from vcotta.methods.bn import BN
+from vcotta.methods.cotta import CoTTA, CoTTAConfig
+from vcotta.methods.petal import PETAL, Moments, PETALConfig, quantile, smallest
+
+
+def source(images, batches: int = 2) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(images(16, 100 + i), torch.arange(16) % 4) for i in range(batches)]
+
+
+def prepared(model, images, **options) -> PETAL:
+    adapter = PETAL(model, PETALConfig(**({"threshold": 0.0, "epochs": 3} | options)))
+    adapter.prepare(source(images))
+    return adapter
+
+
+def at_the_mean(adapter: PETAL):
+    return copy.deepcopy(adapter.networks["anchor"])
+
+
+def parameters(adapter: PETAL, role: str) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in adapter.networks[role].parameters()])
+
+
+def test_preparation_is_swag_with_the_published_step_sizes(tiny, images) -> None:
+    adapter = PETAL(tiny(), PETALConfig(threshold=0.0))
+    adapter.prepare(source(images))
+    net, snapshots = tiny().eval(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0, momentum=0.9, weight_decay=5e-4)
+    for epoch, lr in enumerate((8e-4, 8e-4, 8e-4 + 0.0092 / 3, 8e-4 + 0.0184 / 3, 1e-2)):
+        optimizer.param_groups[0]["lr"] = lr
+        for x, y in source(images):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+        if epoch >= 1:
+            snapshots.append([p.detach().double().clone() for p in net.parameters()])
+    for i, (name, _) in enumerate(net.named_parameters()):
+        values = torch.stack([snapshot[i] for snapshot in snapshots])
+        assert torch.allclose(adapter.prepared[f"mean.{name}"].double(), values.mean(0), atol=1e-6)
+        expected = values.var(0, correction=0)
+        assert torch.allclose(adapter.prepared[f"variance.{name}"].double(), expected, rtol=1e-3, atol=1e-11)
+    assert len(adapter.prepared) == 2 * len(list(net.parameters()))
+
+
+def test_everything_starts_at_the_mean_and_statistics_stay_the_sources(tiny, images) -> None:
+    adapter = prepared(tiny(), images)
+    for role in ("student", "teacher", "anchor"):
+        state = adapter.networks[role].state_dict()
+        for name, value in tiny().state_dict().items():
+            expected = adapter.prepared.get(f"mean.{name}", value)
+            assert torch.equal(state[name], expected)
+    assert not torch.equal(adapter.networks["student"].fc.weight, tiny().fc.weight)
+
+
+def test_preparing_twice_is_preparing_once(tiny, images) -> None:
+    adapter = prepared(tiny(), images)
+    once = {name: value.clone() for name, value in adapter.prepared.items()}
+    adapter.prepare(source(images))
+    assert all(torch.equal(adapter.prepared[name], value) for name, value in once.items())
+
+
+class Fragile(nn.Module):
+    """A network whose output overflows on a white first pixel."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x):
+        return torch.where(x[:, :1, 0, 0] == 1, float("inf"), 1.0) * self.body(x)
+
+
+def test_a_source_batch_whose_loss_is_not_finite_is_passed_over(tiny, images) -> None:
+    bad, labels = images(16, 3), torch.arange(16) % 4
+    bad[0, 0, 0, 0] = 1
+    means = []
+    for data in ([(bad, labels), *source(images)], source(images)):
+        adapter = PETAL(Fragile(tiny()), PETALConfig(threshold=0.0, epochs=3))
+        adapter.prepare(data)
+        means.append(parameters(adapter, "anchor"))
+    assert torch.equal(*means)
+
+
+def test_moments_are_those_of_the_snapshots_and_variances_never_negative() -> None:
+    moments = Moments([torch.zeros(2)])
+    moments.add([torch.tensor([0.0, 1000.0])])
+    assert moments.variance[0].tolist() == [0.0, 0.0]
+    moments.add([torch.tensor([2.0, 1000.0])])
+    assert moments.mean[0].tolist() == [1.0, 1000.0]
+    assert moments.variance[0].tolist() == [1.0, 0.0]
+    close = [10 + 1e-3 * torch.rand(50, generator=torch.Generator().manual_seed(i)) for i in range(4)]
+    moments = Moments([torch.zeros(50)])
+    for snapshot in close:
+        moments.add([snapshot])
+    expected = torch.stack(close).double().var(0, correction=0)
+    assert (moments.variance[0] >= 0).all()
+    assert torch.allclose(moments.variance[0].double(), expected, rtol=0.02)  # E[x^2] - E[x]^2 would be noise
+
+
+@pytest.mark.parametrize("share", [0.0, 0.03, 0.5, 0.77, 1.0])
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 1001])
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_quantile_is_that_of_torch(share, count, ties) -> None:
+    draws = torch.Generator().manual_seed(count)
+    values = torch.randn(count, generator=draws).square() * 10 ** (4 * torch.randn(count, generator=draws))
+    values = values.clamp_max(3).round() if ties else values
+    assert torch.allclose(quantile(values, share), values.quantile(share), rtol=1e-5, atol=0)
+    rank = int(share * (count - 1))
+    assert torch.equal(smallest(values, rank), values.sort().values[rank])
+
+
+def test_the_quantile_takes_more_values_than_torch_does() -> None:
+    values = torch.linspace(0, 1, 2**24 + 11)
+    assert quantile(values, 0.25).item() == pytest.approx(0.25, abs=1e-6)
+
+
+def test_the_prior_costs_nothing_at_the_mean_and_the_published_sum_elsewhere(tiny, images) -> None:
+    adapter = prepared(tiny(), images)
+    student = adapter.networks["student"]
+    at_mean = adapter._distance_to_prior()
+    at_mean.backward()
+    assert at_mean.item() == 0
+    assert all(not p.grad.any() for p in student.parameters())
+    with torch.no_grad():
+        student.fc.bias += torch.tensor([0.0, 0.1, 0.2, 0.3])
+    expected = 0.5 * (torch.tensor([0.0, 0.1, 0.2, 0.3]).square() / (adapter.prepared["variance.fc.bias"] + 1e-6)).sum()
+    assert adapter._distance_to_prior().item() == pytest.approx(expected.item(), rel=1e-3)
+
+
+def test_a_heavy_prior_holds_the_student_back(tiny, images) -> None:
+    moved = []
+    for weight in (0.0, 1e3):
+        adapter = prepared(tiny(), images, prior_weight=weight, delta=0.0, optimizer="sgd", lr=1e-9)
+        with torch.no_grad():
+            adapter.networks["student"].fc.weight += 0.01
+        for seed in range(3):
+            adapter(images(seed=seed))
+        moved.append((adapter.networks["student"].fc.weight - adapter.networks["anchor"].fc.weight).abs().mean())
+    assert moved[1] < moved[0]
+
+
+def test_without_prior_and_with_random_restoration_it_is_cotta_from_the_mean(tiny, images) -> None:
+    options = {"views": 2, "threshold": 1.1, "restore": 0.3, "lr": 0.01}
+    adapter = prepared(tiny(), images, prior_weight=0.0, restoration="random", **options)
+    cotta = CoTTA(at_the_mean(adapter), CoTTAConfig(**options))
+    for seed in range(3):
+        assert torch.equal(adapter(images(seed=seed)), cotta(images(seed=seed)))
+
+
+@pytest.mark.parametrize("restoration", ["fisher", "random"])
+def test_no_share_restores_nothing(restoration, tiny, images) -> None:
+    adapter = prepared(tiny(), images, restoration=restoration, delta=0.0, restore=0.0, beta=0.0)
+    adapter(images())
+    assert torch.equal(parameters(adapter, "student"), parameters(adapter, "teacher"))  # beta 0: a copy made before it
+
+
+def test_certain_random_restoration_returns_to_the_mean(tiny, images) -> None:
+    adapter = prepared(tiny(), images, restoration="random", restore=1.0)
+    adapter(images())
+    assert torch.equal(parameters(adapter, "student"), parameters(adapter, "anchor"))
+
+
+@pytest.mark.parametrize("delta", [0.1, 0.5])
+def test_fisher_restores_the_share_with_the_least_information_to_the_mean(delta, tiny, images, monkeypatch) -> None:
+    kept = []
+    restore = petal._restore_least
+    monkeypatch.setattr(petal, "_restore_least", lambda *a: (kept.append(a[2]), restore(*a)))
+    adapter = prepared(tiny(), images, delta=delta, beta=0.0)
+    adapter(images())
+    fisher = torch.cat([information.flatten() for information in kept[0]])
+    expected = fisher < torch.quantile(fisher, delta)
+    unrestored, mean = parameters(adapter, "teacher"), parameters(adapter, "anchor")
+    assert torch.equal(parameters(adapter, "student"), torch.where(expected, mean, unrestored))
+    assert expected.float().mean().item() == pytest.approx(delta, abs=0.01)
+
+
+def test_fisher_information_is_the_squared_gradient_of_the_whole_loss(tiny, images, monkeypatch) -> None:
+    kept = []
+    monkeypatch.setattr(petal, "_restore_least", lambda *a: kept.append(a[2]))
+    adapter = prepared(tiny(), images, prior_weight=0.1)
+    with torch.no_grad():
+        adapter.networks["student"].fc.weight += 0.01
+    net, batch = copy.deepcopy(adapter.networks["student"]), images()
+    target = BN(at_the_mean(adapter))(batch)
+    for norm in (net.norm1, net.norm2):
+        norm.train()
+    log_probs = net(batch).log_softmax(-1)
+    loss = -(target.exp() * log_probs).sum(-1).mean()
+    mean, variance = adapter.prepared["mean.fc.weight"], adapter.prepared["variance.fc.weight"]
+    loss = loss + 0.1 * 0.5 * ((net.fc.weight - mean).square() / (variance + 1e-6)).sum()
+    loss.backward()
+    adapter(batch)
+    for information, parameter in zip(kept[0], net.parameters(), strict=True):
+        assert torch.allclose(information, parameter.grad.square(), rtol=1e-2, atol=1e-9)
+
+
+def test_scaling_the_information_leaves_the_choice(tiny) -> None:
+    fisher = torch.rand(1000, generator=torch.Generator().manual_seed(0)).square()
+    assert torch.equal(fisher < quantile(fisher, 0.03), 16 * fisher < quantile(16 * fisher, 0.03))
+
+
+def test_without_a_step_it_predicts_as_bn_of_the_mean(tiny, images) -> None:
+    adapter = prepared(tiny(), images, lr=0.0)
+    bn = BN(at_the_mean(adapter))
+    for seed in range(3):
+        assert torch.allclose(adapter(images(seed=seed)), bn(images(seed=seed)), atol=1e-5)
+
+
+def test_an_open_threshold_is_learned_from_the_mean_network(tiny, images) -> None:
+    adapter = prepared(tiny(), images, threshold=None)
+    net = at_the_mean(adapter).eval()
+    confidence = torch.cat([net(x).softmax(-1).amax(-1) for x, _ in source(images)])
+    assert adapter.threshold == pytest.approx(confidence.quantile(0.05).item() - 0.05, abs=1e-5)
+
+
+def test_bad_source_data_is_refused(tiny, images) -> None:
+    adapter = PETAL(tiny(), PETALConfig(epochs=2))
+    with pytest.raises(ValueError, match="prepared on source data"):
+        adapter(images())
+    with pytest.raises(ValueError, match="labels"):
+        adapter.prepare([(images(), torch.full((6,), 4))])
+    with pytest.raises(ValueError, match="runs dry"):
+        adapter.prepare(iter(source(images)))
+    with pytest.raises(FloatingPointError, match="source_lr"):
+        PETAL(tiny(), PETALConfig(source_lr=1e30, epochs=2)).prepare(source(images))
+
+
+def test_wrong_settings_are_refused() -> None:
+    for wrong in ({"delta": 1.5}, {"restore": -0.1}, {"epochs": 0}, {"restoration": "all"}, {"prior_weight": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            PETALConfig(**wrong)

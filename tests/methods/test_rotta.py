@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from vcotta.methods import rotta
+from vcotta.methods.rotta import Memory, RobustBatchNorm, RoTTA, RoTTAConfig, make_robust
+from vcotta.methods.source import Source
+
+
+def test_batches_before_the_first_update_are_predicted_as_by_the_source(tiny, images) -> None:
+    adapter, source = RoTTA(tiny(), RoTTAConfig(update_every=18, lr=0.1)), Source(tiny())
+    for seed in range(3):  # the third batch holds the 18th image, but is predicted before the update
+        assert torch.equal(adapter(images(seed=seed)), source(images(seed=seed)))
+    assert adapter.last["backwards"] == 1
+    assert not torch.equal(adapter(images(seed=3)), source(images(seed=3)))
+
+
+def test_without_a_step_only_running_statistics_change(tiny, images) -> None:
+    adapter = RoTTA(tiny(), RoTTAConfig(update_every=6, lr=0.0))
+    for seed in range(3):
+        adapter(images(seed=seed))
+    start = adapter.start.state_dict()
+    for net in adapter.networks.values():
+        changed = {key for key, value in net.state_dict().items() if not torch.equal(value, start[key])}
+        assert changed == {f"norm{i}.running_{kind}" for i in (1, 2) for kind in ("mean", "var")}
+
+
+def test_only_scale_and_shift_are_trained_and_the_teacher_may_stay_behind(tiny, images) -> None:
+    adapter = RoTTA(tiny(), RoTTAConfig(update_every=6, nu=0.0, lr=0.01))
+    for seed in range(3):
+        adapter(images(seed=seed))
+    start = adapter.start.state_dict()
+    student, teacher = (
+        {key for key, value in adapter.networks[role].state_dict().items() if not torch.equal(value, start[key])}
+        for role in ("student", "teacher")
+    )
+    statistics = {f"norm{i}.running_{kind}" for i in (1, 2) for kind in ("mean", "var")}
+    assert teacher == statistics
+    assert student == statistics | {f"norm{i}.{kind}" for i in (1, 2) for kind in ("weight", "bias")}
+
+
+def test_the_count_of_images_goes_on_from_batch_to_batch(tiny, images) -> None:
+    adapter = RoTTA(tiny(), RoTTAConfig(update_every=4))
+    updates = []
+    for seed in range(4):
+        adapter(images(n=6, seed=seed))
+        updates.append(adapter.last["backwards"])
+    assert updates == [1, 2, 1, 2]
+
+
+def test_an_update_is_the_published_formula(tiny, images, monkeypatch) -> None:
+    monkeypatch.setattr(rotta, "random_view", lambda images, flip: images.flip(-1))
+    alpha, capacity, batch = 0.3, 8, images(n=4)
+    adapter = RoTTA(tiny(), RoTTAConfig(update_every=4, capacity=capacity, alpha=alpha))
+    adapter(batch)
+
+    @torch.no_grad()
+    def run(net: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        moved = []
+        for conv, norm in ((net.conv1, net.norm1), (net.conv2, net.norm2)):
+            x = conv(x)
+            mean = (1 - alpha) * norm.running_mean + alpha * x.mean((0, 2, 3))
+            var = (1 - alpha) * norm.running_var + alpha * x.var((0, 2, 3), correction=0)
+            moved += [mean, var]
+            x = F.batch_norm(x, mean, var, norm.weight, norm.bias, False, eps=norm.eps)
+            x = torch.relu(x)
+        return net.fc(x.mean((2, 3))), moved
+
+    net, kept = tiny(), batch[adapter.memory["born"]]
+    ages = (4 - adapter.memory["born"]) / capacity
+    (target, teacher_moved), (logits, student_moved) = run(net, kept), run(net, kept.flip(-1))
+    weights = (-ages).exp() / (1 + (-ages).exp())
+    expected = (weights * -(target.softmax(-1) * logits.log_softmax(-1)).sum(-1)).mean()
+    assert adapter.last["loss"] == pytest.approx(expected.item(), rel=1e-5)
+    for role, moved in (("teacher", teacher_moved), ("student", student_moved)):
+        state = adapter.networks[role].state_dict()
+        keys = [f"norm{i}.running_{kind}" for i in (1, 2) for kind in ("mean", "var")]
+        assert all(torch.allclose(state[key], value, atol=1e-6) for key, value in zip(keys, moved, strict=True))
+
+
+def test_robust_normalisation_with_alpha_one_is_batch_norm_in_training() -> None:
+    x = torch.randn(6, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    plain, net = nn.BatchNorm2d(3), nn.Sequential(nn.BatchNorm2d(3))
+    nn.init.uniform_(plain.weight)
+    net[0].load_state_dict(plain.state_dict())
+    make_robust(net, alpha=1.0)
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    assert torch.allclose(net(ours), plain(theirs), atol=1e-6)
+    net(ours).square().sum().backward()
+    plain(theirs).square().sum().backward()
+    assert torch.allclose(ours.grad, theirs.grad, atol=1e-5)
+    assert torch.allclose(net[0].running_mean, x.mean((0, 2, 3)), atol=1e-6)
+    assert torch.allclose(net[0].running_var, x.var((0, 2, 3), correction=0), atol=1e-6)
+
+
+def test_robust_normalisation_at_rest_uses_what_it_stored_and_keeps_it() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(3))
+    make_robust(net, alpha=0.5)
+    x = torch.randn(8, 3)
+    net(x)
+    mean = 0.5 * x.mean(0)
+    assert torch.allclose(net[0].running_mean, mean)
+    net.eval()
+    expected = (x - mean) / (0.5 + 0.5 * x.var(0, correction=0) + net[0].eps).sqrt()
+    assert torch.allclose(net(x), expected, atol=1e-6)
+    assert torch.allclose(net[0].running_mean, mean)
+
+
+def test_layers_without_running_statistics_stay_as_they_are() -> None:
+    net = nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False), nn.BatchNorm2d(3))
+    make_robust(net, alpha=0.1)
+    assert [type(layer) for layer in net] == [nn.BatchNorm2d, RobustBatchNorm]
+
+
+class ReferenceMemory:
+    """The memory as the paper's Algorithm 1 has it: a list for each class, ages counted up one by one."""
+
+    def __init__(self, capacity: int, classes: int) -> None:
+        self.capacity, self.classes = capacity, classes
+        self.lists: list[list[list[float]]] = [[] for _ in range(classes)]  # of [place, uncertainty, age]
+
+    def score(self, uncertainty: float, age: float) -> float:
+        return 1 / (1 + math.exp(-age / self.capacity)) + uncertainty / math.log(self.classes)
+
+    def offer(self, place: int, label: int, uncertainty: float) -> None:
+        sizes = [len(items) for items in self.lists]
+        candidates = None
+        if sizes[label] >= self.capacity / self.classes:
+            candidates = [label]
+        elif sum(sizes) >= self.capacity:
+            candidates = [c for c in range(self.classes) if sizes[c] == max(sizes)]
+        if candidates is None:
+            self.lists[label].append([place, uncertainty, 0])
+        else:
+            scored = [(self.score(u, age), c, place) for c in candidates for place, u, age in self.lists[c]]
+            worst, owner, old = max(scored)
+            if worst > self.score(uncertainty, 0):
+                self.lists[owner] = [item for item in self.lists[owner] if item[0] != old]
+                self.lists[label].append([place, uncertainty, 0])
+        for items in self.lists:
+            for item in items:
+                item[2] += 1
+
+    def ages(self) -> dict[int, int]:
+        return {place: age for items in self.lists for place, _, age in items}
+
+
+@pytest.mark.parametrize(("capacity", "classes"), [(12, 3), (16, 10), (8, 20)])
+def test_the_memory_agrees_with_a_plain_reference_and_keeps_its_bounds(capacity, classes) -> None:
+    draws = random.Random(capacity)
+    memory, reference, sizes = Memory(capacity, classes), ReferenceMemory(capacity, classes), [0]
+    for place in range(300):
+        label = min(int(draws.expovariate(0.3)), classes - 1)  # some classes come far more often
+        uncertainty = draws.random() * math.log(classes)
+        memory.offer(place, label, uncertainty)
+        reference.offer(place, label, uncertainty)
+        stored = {item.place: age for item, age in zip(memory.items, memory.ages(), strict=True)}
+        assert stored == reference.ages()
+        labels = [item.label for item in memory.items]
+        assert max(labels.count(c) for c in labels) <= math.ceil(capacity / classes)
+        sizes.append(len(memory.items))
+    assert max(sizes) <= capacity
+    assert sizes == sorted(sizes)
+
+
+def test_an_image_less_certain_than_its_full_class_changes_nothing_but_ages() -> None:
+    memory = Memory(capacity=4, classes=2)
+    for place in range(2):
+        memory.offer(place, 0, 0.1)
+    before, ages = list(memory.items), memory.ages()
+    memory.offer(2, 0, 0.6)
+    assert memory.items == before
+    assert memory.ages() == [age + 1 for age in ages]
+
+
+def test_old_images_give_way_to_new_ones_that_are_as_certain() -> None:
+    memory = Memory(capacity=2, classes=2)
+    for place in range(3):
+        memory.offer(place, 0, 0.3)
+    assert [item.place for item in memory.items] == [2]
+
+
+def test_stored_images_are_those_of_the_stream(tiny, images) -> None:
+    adapter = RoTTA(tiny(), RoTTAConfig(capacity=5, update_every=100))
+    stream = torch.cat([images(n=6, seed=seed) for seed in range(4)])
+    for batch in stream.split(6):
+        adapter(batch)
+    assert torch.equal(adapter.memory["images"], stream[adapter.memory["born"]])
+    assert torch.equal(adapter.memory["labels"], tiny()(adapter.memory["images"]).argmax(-1))
+
+
+def test_images_of_another_size_start_the_memory_anew_and_time_goes_on(tiny, images) -> None:
+    adapter = RoTTA(tiny(), RoTTAConfig(capacity=64, update_every=4))
+    adapter(images(n=6))
+    adapter(images(n=6, size=(8, 10)))
+    assert adapter.memory["images"].shape[-2:] == (8, 10)
+    assert adapter.memory["born"].min() >= 6
+    assert adapter.memory["seen"] == 12
+
+
+def test_updates_on_a_single_stored_image_work(tiny, images) -> None:
+    adapter = RoTTA(tiny(), RoTTAConfig(capacity=1, update_every=1))
+    assert adapter(images(n=3)).isfinite().all()
+    assert (adapter.last["forwards"], adapter.last["backwards"]) == (7, 3)
+
+
+def test_wrong_settings_are_refused() -> None:
+    for wrong in ({"capacity": 0}, {"update_every": 0}, {"nu": 1.5}, {"alpha": -0.1}, {"lr": -1.0}, {"lambda_t": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            RoTTAConfig(**wrong)

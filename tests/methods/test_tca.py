@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from vcotta.methods import tca
+from vcotta.methods.bn import BN
+from vcotta.methods.cotta import CoTTA, CoTTAConfig
+from vcotta.methods.losses import symmetric_cross_entropy
+from vcotta.methods.tca import TCA, TCAConfig, intra_class, pair_weights, uniformity
+
+
+def batch(labels: list[int], classes: int = 5, dimensions: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    features = torch.randn(len(labels), dimensions, generator=torch.Generator().manual_seed(0))
+    return features.requires_grad_(), F.one_hot(torch.tensor(labels), classes).float()
+
+
+def test_pair_weights_follow_the_counts_and_equal_counts_give_equal_weights() -> None:
+    weights = pair_weights(torch.tensor([4.0, 0.0, 25.0, 9.0]))
+    shares = weights.diagonal()
+    assert shares.sum().item() == pytest.approx(1)
+    assert shares[[0, 2, 3]].tolist() == pytest.approx([0.2, 0.5, 0.3], abs=1e-3)
+    assert torch.equal(weights, weights.T)
+    assert ((weights > 0) & (weights < 1)).all()
+    assert torch.allclose(pair_weights(torch.full((4,), 7.0)), torch.tensor(0.25))
+
+
+def test_uniformity_is_its_formula_over_the_classes_there_are() -> None:
+    features, members = batch([0, 0, 3, 4, 4, 4])
+    weights = torch.rand(5, 5, generator=torch.Generator().manual_seed(1))
+    weights = weights + weights.T
+    centres = {k: features[members[:, k] > 0].mean(0) for k in (0, 3, 4)}
+    terms = [
+        weights[i, j] * torch.exp(-2 * (centres[i] - centres[j]).square().sum())
+        for i, j in itertools.combinations(centres, 2)
+    ]
+    expected = torch.stack(terms).mean().log()
+    assert uniformity(features, members, weights).item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_uniformity_falls_as_centres_part_and_ignores_a_shift_of_all() -> None:
+    features, members = batch([0, 1, 2])
+    weights = torch.full((5, 5), 0.2)
+    near = uniformity(features, members, weights)
+    assert uniformity(features + 5, members, weights).item() == pytest.approx(near.item(), abs=1e-4)
+    assert uniformity(1.5 * features, members, weights) < near
+    assert uniformity(1000 * features, members, weights).isfinite()
+
+
+def test_uniformity_has_a_gradient_for_every_image_and_none_without_a_pair() -> None:
+    features, members = batch([0, 1, 1, 4])
+    uniformity(features, members, torch.full((5, 5), 0.2)).backward()
+    assert (features.grad.abs().sum(-1) > 0).all()
+    features, members = batch([2, 2, 2])
+    alone = uniformity(features, members, torch.full((5, 5), 0.2))
+    alone.backward()
+    assert alone.item() == 0
+    assert not features.grad.any()
+
+
+def test_the_intra_class_term_is_its_formula_over_classes_with_a_pair() -> None:
+    features, members = batch([0, 0, 3, 4, 4, 4])
+    terms = []
+    for k in (0, 4):
+        own = features[members[:, k] > 0]
+        pairs = [torch.exp(-2 * (a - b).square().sum()) for a, b in itertools.combinations(own, 2)]
+        terms.append(torch.stack(pairs).mean().log())
+    assert intra_class(features, members).item() == pytest.approx(torch.stack(terms).mean().item(), rel=1e-4)
+
+
+def test_raising_the_intra_class_term_draws_a_class_together() -> None:
+    features, members = batch([0, 0, 0])
+    spread = (features - features.mean(0)).square().sum()
+    intra_class(features, members).backward()
+    moved = features + 0.01 * features.grad
+    assert (moved - moved.mean(0)).square().sum() < spread
+    assert intra_class(torch.ones(3, 2), members).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_a_batch_with_one_image_a_class_has_a_finite_loss_and_gradient() -> None:
+    features, members = batch([0, 1, 2, 3, 4])
+    term = intra_class(features, members) + uniformity(features, members, torch.full((5, 5), 0.2))
+    term.backward()
+    assert term.isfinite()
+    assert features.grad.isfinite().all()
+    assert intra_class(features, members).item() == 0
+
+
+def test_the_loss_is_the_sum_of_its_terms(tiny, images, monkeypatch) -> None:
+    views = [images(n=12, seed=7), images(n=12, seed=8)]
+    drawn = iter(views)
+    monkeypatch.setattr(tca, "random_view", lambda images, flip: next(drawn))
+    adapter, net, x = TCA(tiny(), TCAConfig(threshold=0.0, smoothing=0.5)), tiny(), images(n=12)
+    adapter(x)
+    for norm in (net.norm1, net.norm2):
+        norm.train()
+    features: list[torch.Tensor] = []
+    net.fc.register_forward_pre_hook(lambda layer, inputs: features.append(inputs[0]))
+    logits, first, _ = (net(batch) for batch in (x, *views))
+    target = logits.log_softmax(-1)
+    members = F.one_hot(first.argmax(-1), 4).float()
+    weights = 0.5 * torch.full((4, 4), 0.25) + 0.5 * pair_weights(members.sum(0))
+    loss = 0.5 * symmetric_cross_entropy(target, target).mean()
+    loss = loss + 0.5 * symmetric_cross_entropy(target, first.log_softmax(-1)).mean()
+    loss = loss + 0.025 * (uniformity(features[1], members, weights) - intra_class(features[1], members))
+    loss = loss + 0.15 * (features[1] - features[2]).square().sum(-1).mean()
+    assert adapter.last["loss"] == pytest.approx(loss.item(), rel=1e-4)
+    assert torch.allclose(adapter.memory["pair_weights"], weights, atol=1e-6)
+
+
+def test_the_released_sign_is_the_opposite_one(tiny, images) -> None:
+    notes = []
+    for compact in (True, False):
+        adapter = TCA(tiny(), TCAConfig(threshold=0.0, compact=compact))
+        adapter(images())
+        notes.append(adapter.last["topology"])
+    assert notes[0] > notes[1]
+
+
+def test_identical_views_are_aligned(tiny, images, monkeypatch) -> None:
+    monkeypatch.setattr(tca, "random_view", lambda images, flip: images)
+    adapter = TCA(tiny(), TCAConfig(threshold=0.0))
+    adapter(images())
+    assert adapter.last["alignment"] == 0
+
+
+def test_without_its_terms_it_is_cotta_without_restoration(tiny, images, monkeypatch) -> None:
+    monkeypatch.setattr(tca, "random_view", lambda images, flip: images)  # both halves of the fit are then the same
+    adapter = TCA(tiny(), TCAConfig(threshold=0.0, topology=0.0, alignment=0.0, student_share=0.0, lr=0.01))
+    cotta = CoTTA(tiny(), CoTTAConfig(threshold=0.0, restore=0.0, loss="sce", lr=0.01))
+    for seed in range(3):
+        assert torch.allclose(adapter(images(seed=seed)), cotta(images(seed=seed)), atol=1e-5)
+
+
+def test_the_prediction_mixes_logits_of_student_and_teacher_from_before_the_step(tiny, images) -> None:
+    predictions = {}
+    for share in (0.0, 0.3, 1.0):
+        adapter = TCA(tiny(), TCAConfig(threshold=0.0, student_share=share, lr=0.0))
+        with torch.no_grad():
+            adapter.networks["student"].fc.bias += torch.tensor([0.0, 0.5, 1.0, -1.0])
+        predictions[share] = adapter(images())
+    assert torch.allclose(predictions[0.0], BN(tiny())(images()), atol=1e-6)
+    expected = (0.3 * predictions[1.0] + 0.7 * predictions[0.0]).log_softmax(-1)
+    assert torch.allclose(predictions[0.3], expected, atol=1e-6)
+
+
+def test_pair_weights_start_equal_and_stay_without_smoothing(tiny, images) -> None:
+    adapter = TCA(tiny(), TCAConfig(threshold=0.0, smoothing=0.0))
+    adapter(images())
+    assert torch.equal(adapter.memory["pair_weights"], torch.full((4, 4), 0.25))
+
+
+def test_a_network_without_features_is_refused() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(ValueError, match="no linear layer"):
+        TCA(net)
+
+
+def test_wrong_settings_are_refused() -> None:
+    for wrong in ({"views": -1}, {"smoothing": 1.5}, {"student_share": -0.1}, {"topology": -1.0}, {"compact": 1}):
+        with pytest.raises((ValueError, TypeError), match=next(iter(wrong))):
+            TCAConfig(**wrong)

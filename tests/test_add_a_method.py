@@ -1,0 +1,83 @@
+"""The method on the page about adding one keeps what every method promises."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+import vcotta
+
+from .methods import promises, test_contract
+
+BLOCKS = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "docs" / "add-a-method.md").read_text(), re.S)
+NAME = "pseudo-label"
+
+
+@pytest.fixture(autouse=True)
+def added(tiny, monkeypatch) -> None:
+    """Do what the page says: define the method, register it, promise what its line for the tests says."""
+    method, register, promise = BLOCKS
+    module = types.ModuleType("added")  # dataclasses look for the module they are defined in
+    monkeypatch.setitem(sys.modules, "added", module)
+    names = vars(module)
+    names.update(vcotta=vcotta, model=tiny())
+    exec(method, names)
+    # Running a package's doctests makes pytest import it anew: there may then be two tables, and the page fills one.
+    for known in (vcotta.methods.METHODS, vcotta.build_adapter.__globals__["METHODS"]):
+        monkeypatch.setitem(known, NAME, names["PseudoLabel"])
+    exec(register, names)
+    monkeypatch.setitem(test_contract.PROMISES, NAME, eval(f"{{{promise}}}", vars(promises))[NAME])
+    assert names["adapter"].config == names["PseudoLabelConfig"](rate=0.2)
+
+
+def test_the_method_takes_about_thirty_lines() -> None:
+    body = BLOCKS[0].split("@dataclass")[1]
+    assert sum(bool(line.strip()) for line in body.splitlines()) <= 36
+
+
+def test_registered_it_is_listed_and_configured_by_name() -> None:
+    assert NAME in vcotta.list_methods()
+    assert vcotta.methods.configure(NAME, dataset="digits").lr == 1e-2
+    with pytest.raises(TypeError, match="`lr`"):
+        vcotta.methods.configure(NAME, lr="fast")
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "none"])
+@pytest.mark.filterwarnings("ignore:TinyNet has no normalisation layer")
+def test_its_outputs_are_log_probabilities(norm, tiny, images) -> None:
+    test_contract.test_outputs_are_log_probabilities_for_any_network_and_image_size(NAME, norm, (8, 14), tiny, images)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        "the_first_prediction_comes_from_before_any_update",
+        "without_a_step_a_method_is_its_fixed_point",
+        "adapting_changes_what_is_trained_and_nothing_else",
+        "reset_is_bit_exact",
+        "resumed_stream_equals_uninterrupted_stream",
+        "nobody_elses_random_numbers_are_disturbed",
+        "a_loss_that_is_not_finite_leaves_the_weights_and_is_reported",
+        "passes_are_counted",
+    ],
+)
+def test_it_keeps_what_every_method_promises(claim, tiny, images, monkeypatch) -> None:
+    monkeypatch.setattr(test_contract, "TRAINED", [*test_contract.TRAINED, NAME])
+    getattr(test_contract, f"test_{claim}")(NAME, tiny, images)
+
+
+def test_nothing_sure_means_no_step(tiny, images) -> None:
+    adapter = vcotta.build_adapter(NAME, tiny())
+    adapter(images())
+    adapter.memory["mean"] = torch.tensor(2.0)
+    before = {key: value.clone() for key, value in adapter.networks["model"].state_dict().items()}
+    adapter(images(seed=1))
+    after = adapter.networks["model"].state_dict()
+    assert all(torch.equal(value, after[key]) for key, value in before.items())
+    assert adapter.last["sure"] == 0
+    assert adapter.last["skipped"] is False
