@@ -186,15 +186,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if asked.weights is None or asked.warmed is None:
         parser.error("--weights and --warmed are needed to run")
+    out = asked.out if asked.limit is None else asked.out / f"try-{asked.limit}"  # never taken for a result
     start, benchmark = time.monotonic(), find_benchmark("cifar10")
     for cell in cells():
         wanted = (not asked.part or cell.part in asked.part) and (asked.only or "") in cell.folder
-        if not wanted or (asked.out / cell.folder / SUMMARY).exists():
+        if not wanted or (out / cell.folder / SUMMARY).exists():
             continue
         if time.monotonic() - start > 60 * asked.minutes:
             print(f"{asked.minutes} minutes are over; {cell.folder} and what follows is left for the next time")
             return
-        found = row(run(cell, benchmark, asked.weights, asked.warmed, asked.out, asked.limit))
+        found = row(run(cell, benchmark, asked.weights, asked.warmed, out, asked.limit))
         found.pop("errors")
         print(json.dumps({"cell": cell.folder} | found), flush=True)
 

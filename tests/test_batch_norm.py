@@ -4,7 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from vcotta.batch_norm import freeze_statistics, keep_views_apart, reestimate_statistics, use_batch_statistics
+from vcotta.batch_norm import (
+    freeze_statistics,
+    join_views,
+    keep_views_apart,
+    reestimate_statistics,
+    use_batch_statistics,
+)
 
 
 def test_frozen_statistics_never_move_and_both_kinds_can_be_used() -> None:
@@ -37,11 +43,14 @@ def test_reestimated_statistics_are_the_average_over_batches() -> None:
 
 
 @pytest.mark.parametrize("affine", [True, False])
-def test_views_in_one_batch_are_normalised_as_if_each_came_alone(affine) -> None:
+@pytest.mark.parametrize("tracked", [True, False])
+def test_views_in_one_batch_are_normalised_as_if_each_came_alone(affine, tracked) -> None:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, affine=affine), nn.ReLU(), nn.BatchNorm2d(4))
-    net[1].running_mean.normal_()
-    net[1].running_var.uniform_(0.5, 2)
+    norm = nn.BatchNorm2d(4, affine=affine, track_running_stats=tracked)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.BatchNorm2d(4))
+    if tracked:
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
     views = torch.rand(5, 6, 3, 8, 8) + torch.arange(5.0).view(5, 1, 1, 1, 1)  # as different as views can be
     freeze_statistics(net)
     use_batch_statistics(net, True)
@@ -54,9 +63,11 @@ def test_views_in_one_batch_are_normalised_as_if_each_came_alone(affine) -> None
     assert not torch.allclose(net(views.flatten(0, 1)).unflatten(0, (5, 6)), alone, atol=0.1)
 
 
-def test_the_single_pass_variance_survives_a_mean_far_from_zero() -> None:
-    norm = nn.BatchNorm2d(2)
-    norm.running_mean.fill_(300.0)
+@pytest.mark.parametrize("tracked", [True, False])
+def test_the_variance_survives_a_mean_far_from_zero(tracked) -> None:
+    norm = nn.BatchNorm2d(2, track_running_stats=tracked)
+    if tracked:
+        norm.running_mean.fill_(300.0)
     views = 300 + 0.1 * torch.randn(3, 50, 2, 4, 4)
     freeze_statistics(norm)
     use_batch_statistics(norm, True)
@@ -69,4 +80,12 @@ def test_the_single_pass_variance_survives_a_mean_far_from_zero() -> None:
 def test_networks_whose_statistics_cannot_be_told_apart_are_left_alone() -> None:
     net = nn.Sequential(nn.BatchNorm2d(2), nn.BatchNorm1d(2))
     assert not keep_views_apart(net)
+    assert type(net[0]) is nn.BatchNorm2d
+
+
+def test_views_kept_apart_can_be_joined_again() -> None:
+    net = nn.Sequential(nn.BatchNorm2d(2))
+    keep_views_apart(net)
+    assert type(net[0]) is not nn.BatchNorm2d
+    join_views(net)
     assert type(net[0]) is nn.BatchNorm2d

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import vcotta
 from vcotta import Runtime, build_adapter, runtime, to_variational
 
 
@@ -57,6 +58,30 @@ def test_networks_without_batch_statistics_are_fast_too(norm, tiny, images, trac
     )
     assert torch.allclose(fast(images()), plain(images()), atol=1e-4)
     assert traced == [18, 18]
+
+
+def test_an_adapter_of_the_fast_path_is_saved_and_loaded(images, traced, tmp_path) -> None:
+    network = vcotta.models.build_network("wrn-10-1", classes=4)
+    adapter = build("vcotta", network, views=2, runtime=Runtime(compile=True))
+    adapter(images())
+    vcotta.save(adapter, tmp_path / "a")
+    again = vcotta.load(tmp_path / "a")
+    assert torch.equal(again(images(seed=1)), adapter(images(seed=1)))
+
+
+def test_a_single_image_first_and_a_reset_do_not_spoil_the_fast_path(tiny, images, traced) -> None:
+    adapter = build("vcotta", tiny(), views=2, runtime=Runtime(compile=True))
+    adapter(images(1))
+    assert not traced
+    adapter(images(3))
+    assert traced == [9, 9]
+    adapter.reset()
+    adapter(images(6))
+    assert traced == [9, 9, 18, 18]
+    again = build("vcotta", tiny(), views=2, runtime=Runtime(compile=True))
+    again.load_state_dict(adapter.state_dict())
+    again(images(3))  # a short batch after a break is still a short batch
+    assert len(traced) == 4
 
 
 def test_what_is_left_open_is_the_plain_path_on_a_cpu() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from vcotta.batch_norm import batch_norms
+from vcotta.batch_norm import batch_norms, join_views
 from vcotta.bayes import is_variational, to_point, to_variational
 
 __all__ = ["build", "describe"]
@@ -29,6 +29,7 @@ def describe(model: nn.Module) -> dict[str, Any]:
         {'class': 'torch.nn.modules.flatten:Flatten', 'arguments': {'start_dim': 1, 'end_dim': -1}}
     """
     point = to_point(model)
+    join_views(point)
     for norm in batch_norms(point):  # an adapter's networks have stopped tracking, but keep what they were built with
         norm.track_running_stats = norm.running_mean is not None
     network = _describe(point, {})

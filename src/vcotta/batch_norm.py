@@ -8,7 +8,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-__all__ = ["batch_norms", "freeze_statistics", "keep_views_apart", "reestimate_statistics", "use_batch_statistics"]
+__all__ = [
+    "batch_norms",
+    "freeze_statistics",
+    "join_views",
+    "keep_views_apart",
+    "reestimate_statistics",
+    "use_batch_statistics",
+]
 
 
 def batch_norms(net: nn.Module) -> Iterator[_BatchNorm]:
@@ -59,7 +66,8 @@ class _ViewBatchNorm2d(nn.BatchNorm2d):
             return plain
         channels = (1, 1, -1, 1, 1)
         parts = x.float().unflatten(0, (self.views, -1))
-        shift = 0.0 if self.running_mean is None else self.running_mean.view(channels)
+        known = self.running_mean
+        shift = parts.mean((1, 3, 4), keepdim=True) if known is None else known.view(channels)
         mean = (parts - shift).mean((1, 3, 4), keepdim=True)
         variance = (parts - shift).square().mean((1, 3, 4), keepdim=True) - mean.square()
         scale = torch.rsqrt(variance.clamp_min(0) + self.eps)
@@ -94,6 +102,13 @@ def keep_views_apart(net: nn.Module) -> bool:
     for norm in norms:
         norm.__class__ = _ViewBatchNorm2d
     return True
+
+
+def join_views(net: nn.Module) -> None:
+    """Undo `keep_views_apart`: the layers are torch's own again."""
+    for norm in batch_norms(net):
+        if type(norm) is _ViewBatchNorm2d:
+            norm.__class__ = nn.BatchNorm2d
 
 
 @torch.no_grad()

@@ -81,6 +81,8 @@ class Runtime:
 @functools.cache
 def _compiled() -> Callable[[nn.Module, Tensor], Tensor]:
     """The compiled pass, one for all networks: those of one architecture share what was compiled for the first."""
+    config = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, 64)  # of all networks, shapes and precisions together
     return torch.compile(_forward, dynamic=False)
 
 

@@ -46,6 +46,8 @@ def test_cells_run_once_and_are_collected(headline, files, tmp_path, capsys) -> 
     headline.main([*files, *out, "--only", "main/bn-warmed"])
     assert not capsys.readouterr().out  # finished already
     headline.main([*out, "--collect", str(tmp_path)])
+    assert not capsys.readouterr().out  # a try is no result
+    headline.main(["--out", str(tmp_path / "runs" / "try-50"), "--collect", str(tmp_path)])
     (row,) = json.loads((tmp_path / "cifar10c-headline.json").read_text())
     assert row["method"] == "bn-warmed"
     assert len(row["errors"]) == 2

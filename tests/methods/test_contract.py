@@ -303,6 +303,28 @@ def test_passes_are_counted(name, tiny, images) -> None:
     assert (adapter.last["forwards"], adapter.last["backwards"]) == PROMISES[name].passes
 
 
+def test_a_refused_state_leaves_a_method_that_was_not_prepared_as_it_was(tiny, images) -> None:
+    source = [(images(24), torch.arange(24) % 4)]
+    prepared = build_adapter("cotta", tiny(), source=source, views=2)
+    adapter = build_adapter("cotta", tiny(), views=2)
+    adapter(images())
+    before, threshold = snapshot(adapter), adapter.threshold
+    with pytest.raises(ValueError, match="another network"):
+        adapter.load_state_dict(build_adapter("cotta", tiny(classes=7), source=source, views=2).state_dict())
+    assert same(snapshot(adapter), before)
+    assert (adapter.steps, adapter.threshold) == (1, threshold)
+    adapter.load_state_dict(prepared.state_dict())
+    assert adapter.threshold == prepared.threshold != threshold
+
+
+def test_preparing_twice_is_preparing_once(tiny, images) -> None:
+    source = [(images(24), torch.arange(24) % 4)]
+    adapter = build_adapter("rmt", tiny(), source=source, warm_up_images=24)
+    once = {name: tensor.clone() for name, tensor in adapter.prepared.items()}
+    adapter.prepare(source)
+    assert same(once, adapter.prepared)
+
+
 def test_networks_of_another_precision_and_odd_runtimes_are_refused(tiny) -> None:
     with pytest.raises(ValueError, match=r"model\.float\(\)"):
         build("bn", tiny().double())

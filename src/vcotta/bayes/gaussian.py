@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from vcotta.bayes.layers import variational_parameters
@@ -86,6 +87,7 @@ def mixture_kl_bound(q: nn.Module, source_prior: nn.Module, teacher_prior: nn.Mo
         0.0
     """
     posterior = _checked(q)
+    alpha = alpha.reshape(()) if isinstance(alpha, Tensor) else alpha
     priors = [(alpha, _checked(source_prior, like=q)), (1 - alpha, _checked(teacher_prior, like=q))]
     return _kl_to_frozen(posterior, priors)
 
@@ -117,6 +119,10 @@ def _checked(net: nn.Module, like: nn.Module | None = None) -> _Parameters:
 def _kl_to_frozen(posterior: _Parameters, priors: list[tuple[float | Tensor, _Parameters]]) -> Tensor:
     """The weighted sum of the divergences to priors that take no gradient."""
     means, rhos = [mean for _, mean, _ in posterior], [rho for _, _, rho in posterior]
+    if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in (*means, *rhos)):
+        posterior = [(name, mean.float(), rho.float()) for name, mean, rho in posterior]
+        priors = [(weight, [(name, m.float(), r.float()) for name, m, r in prior]) for weight, prior in priors]
+        return _kl_to_frozen(posterior, priors)
     kl: Tensor = _FrozenPriorKL.apply(priors, *means, *rhos)
     return kl
 
@@ -159,5 +165,6 @@ class _FrozenPriorKL(torch.autograd.Function):
         return value
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return (None, *torch._foreach_mul(ctx.saved_tensors, grad))

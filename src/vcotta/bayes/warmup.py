@@ -147,6 +147,7 @@ def warm_up(
                     check_images(images)
                 if len(images) == 1 and normalised:
                     continue  # one image has no batch statistics
+                images, labels = (x.clone() if x.is_inference() else x for x in (images, labels))
                 images = runtime.place_images(images)
                 if epoch == config.epochs - 1 and sum(map(len, kept)) < config.statistics_images:
                     kept.append(images)

@@ -52,7 +52,7 @@ def _facts(adapter: Adapter, benchmark: Benchmark, seed: int) -> dict[str, Any]:
         "weights_sha256": weights_sha256(adapter.start),
         "data_sha256": benchmark.training_images().sha256(),
         "batch_size": benchmark.training_batch,
-        "seed": seed,
+        "seeds": [seed, adapter.seed],
         "precision": adapter.runtime.precision,
         "vcotta": __version__,
     }

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from vcotta._messages import unknown_name
-from vcotta.batch_norm import freeze_statistics, keep_views_apart, use_batch_statistics
+from vcotta.batch_norm import freeze_statistics, join_views, keep_views_apart, use_batch_statistics
 from vcotta.bayes import is_variational
 from vcotta.inputs import check_images
-from vcotta.methods.checks import check_state
+from vcotta.methods.checks import check_origin, check_shapes
 from vcotta.methods.facts import Facts
 from vcotta.methods.features import catch_features
 from vcotta.rng import OwnRng
@@ -96,9 +96,9 @@ class Adapter(ABC):
         self.seed = seed
         self.runtime = runtime or Runtime()
         self.start = self.runtime.place(copy.deepcopy(model)).requires_grad_(False)
+        join_views(self.start)  # the model may be another adapter's
         freeze_statistics(self.start)
         self._accepted: set[tuple[int, ...]] = set()
-        self._compiled_shape: tuple[int, ...] | None = None
         self._notes: dict[str, Any] = {}
         self.prepared = {}
         self.reset()
@@ -125,6 +125,7 @@ class Adapter(ABC):
         Raises:
             ValueError: If ``source`` yields nothing although the method needs it, or images that are not in [0, 1].
         """
+        self.prepared = {}
         self.reset()
         self._notes = {"forwards": 0, "backwards": 0, "skipped": False}
         with self._rng.scope():
@@ -161,6 +162,7 @@ class Adapter(ABC):
     def reset(self) -> None:
         """Return to the state the adapter started from, bit for bit."""
         self.networks, self.optimizer, self.memory, self.last = {}, None, {}, {}
+        self._compiled_shape: tuple[int, ...] | None = None
         self.steps = self.skipped = 0
         self._rng = OwnRng(self.seed, self.runtime.device)
         with self._rng.scope():
@@ -194,8 +196,10 @@ class Adapter(ABC):
         statistics apart. Batches of another shape than the first, the short last one say, are not worth compiling for.
         """
         count, batch = views.shape[:2]
-        self._compiled_shape = self._compiled_shape or tuple(views.shape[1:])
-        together = self.runtime.compile and batch > 1 and self._compiled_shape == tuple(views.shape[1:])
+        together = self.runtime.compile and batch > 1
+        if together:
+            self._compiled_shape = self._compiled_shape or tuple(views.shape[1:])
+            together = self._compiled_shape == tuple(views.shape[1:])
         if not together or not keep_views_apart(net):
             return torch.stack([self.logits(net, view) for view in views])
         self._notes["forwards"] += count
@@ -266,21 +270,31 @@ class Adapter(ABC):
             "memory": _cloned(self.memory),
             "prepared": _cloned(self.prepared),
             "rng": self._rng.state_dict(),
+            "compiled_shape": None if self._compiled_shape is None else list(self._compiled_shape),
             "counters": {"steps": self.steps, "skipped": self.skipped},
         }
 
     @torch.inference_mode(False)
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`; one of another method, setting or network is refused before anything changes."""
-        if state.get("prepared") and not self.prepared and state.get("method") == self.name:
+        check_origin(state, self.name, asdict(self.config))
+        before = self.state_dict() if state["prepared"] and not self.prepared else None
+        if before is not None:
             self.adopt(state["prepared"])  # networks and optimiser may depend on it
         networks = {"start": self.start, **self.networks}
-        check_state(state, self.name, asdict(self.config), networks, self.optimizer)
+        try:
+            check_shapes(state, networks, self.optimizer)
+        except ValueError:
+            if before is not None:
+                self.adopt({})
+                self.load_state_dict(before)
+            raise
         for role, net in networks.items():
             net.load_state_dict(state["networks"][role])
         if self.optimizer is not None:
             self.optimizer.load_state_dict(state["optimizer"])
         self.memory, self.prepared = self._placed(state["memory"]), self._placed(state["prepared"])
+        self._compiled_shape = tuple(state["compiled_shape"]) if state["compiled_shape"] else None
         self.seed = state["seed"]
         self._rng.load_state_dict(state["rng"])
         self.steps, self.skipped = state["counters"]["steps"], state["counters"]["skipped"]

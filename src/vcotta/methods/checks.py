@@ -12,7 +12,7 @@ from torch import nn
 
 from vcotta._messages import unknown_name
 
-__all__ = ["check_fields", "check_state"]
+__all__ = ["check_fields", "check_origin", "check_shapes"]
 
 
 def check_fields(config: Any) -> None:
@@ -57,18 +57,23 @@ def _name(hint: Any) -> str:
     return {NoneType: "None", float: "float", int: "a whole number", bool: "True or False"}.get(hint, str(hint))
 
 
-def check_state(
-    state: dict[str, Any],
-    name: str,
-    config: dict[str, Any],
-    networks: dict[str, nn.Module],
-    optimizer: torch.optim.Optimizer | None,
-) -> None:
-    """Raise unless ``state`` belongs to an adapter of this method, these settings and this network."""
-    missing = {"method", "config", "seed", "networks", "optimizer", "memory", "prepared", "rng", "counters"} - set(
-        state
-    )
-    if missing:
+_PARTS = {
+    "method",
+    "config",
+    "seed",
+    "networks",
+    "optimizer",
+    "memory",
+    "prepared",
+    "rng",
+    "compiled_shape",
+    "counters",
+}
+
+
+def check_origin(state: dict[str, Any], name: str, config: dict[str, Any]) -> None:
+    """Raise unless ``state`` is whole and belongs to an adapter of this method with these settings."""
+    if missing := _PARTS - set(state):
         raise ValueError(f"Expected an adapter's state, but {', '.join(sorted(missing))} is missing from it.")
     if state["method"] != name:
         raise ValueError(f"Expected a state of {name}, but got one of {state['method']}.")
@@ -81,6 +86,12 @@ def check_state(
                 f"The state was made with {key}={theirs!r}, this adapter has {key}={ours!r}. "
                 "Build it with the same settings."
             )
+
+
+def check_shapes(
+    state: dict[str, Any], networks: dict[str, nn.Module], optimizer: torch.optim.Optimizer | None
+) -> None:
+    """Raise unless the networks and the optimiser of ``state`` have the shapes of these."""
     for role, net in networks.items():
         ours = {key: tuple(tensor.shape) for key, tensor in net.state_dict().items()}
         theirs = {key: tuple(tensor.shape) for key, tensor in state["networks"].get(role, {}).items()}

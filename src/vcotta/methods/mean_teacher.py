@@ -31,6 +31,8 @@ def update_teacher(teacher: nn.Module, student: nn.Module, beta: float, done: Te
         >>> teacher.weight.item()
         0.25
     """
+    if beta == 1:
+        return  # rho would drift by rounding
     rhos = {id(rho) for net in (teacher, student) for _, _, rho in variational_parameters(net)}
     pairs: list[tuple[Tensor, Tensor]] = list(zip(teacher.parameters(), student.parameters(), strict=True))
     plain = [pair for pair in pairs if id(pair[0]) not in rhos]

@@ -288,7 +288,8 @@ class VCoTTA(Adapter):
         """One step of the student on cross-entropy and divergence, then the teacher's average."""
         config, student, teacher = self.config, self.networks["student"], self.networks["teacher"]
         if config.mixup:
-            partner, share = torch.randperm(len(images)).to(images.device), torch.rand(()).to(images.device)
+            partner, share = torch.randperm(len(images)), torch.rand(())
+            partner, share = (draw.to(images.device, non_blocking=True) for draw in (partner, share))
             images = torch.lerp(images[partner], images, share)
             log_target = mix(log_target, log_target[partner], share)
         inputs = [] if config.student == "view" else [images]
