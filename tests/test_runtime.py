@@ -7,6 +7,7 @@ import torch
 
 import vcotta
 from vcotta import Runtime, build_adapter, runtime, to_variational
+from vcotta.models import build_network
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def test_networks_without_batch_statistics_are_fast_too(norm, tiny, images, trac
 
 
 def test_an_adapter_of_the_fast_path_is_saved_and_loaded(images, traced, tmp_path) -> None:
-    network = vcotta.models.build_network("wrn-10-1", classes=4)
+    network = build_network("wrn-10-1", classes=4)
     adapter = build("vcotta", network, views=2, runtime=Runtime(compile=True))
     adapter(images())
     vcotta.save(adapter, tmp_path / "a")
