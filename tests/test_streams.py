@@ -7,7 +7,10 @@ import torch
 from vcotta import streams
 from vcotta.corruptions import STANDARD
 from vcotta.data import ImageData, to_tensor
-from vcotta.streams import ContinualStream
+from vcotta.data.corrupted import open_corrupted_arrays
+from vcotta.data.corrupted_writer import write_corrupted
+from vcotta.protocols import Correlated, MixedDomains, ResetEachShift
+from vcotta.streams import ContinualStream, ProtocolStream
 
 
 @pytest.fixture
@@ -150,3 +153,37 @@ def test_without_corruption_images_come_once_and_as_they_are(data, calls):
     assert (told["order"], told["severities"], told["pixels"]) == (["clean"], [0], "clean")
     assert (told["severity_table"], told["seed"]) == (None, None)
     assert str(stream) == "Stream of squares: 15 images as they are, 2 batches of up to 10."
+
+
+def test_mixed_images_are_corrupted_together_by_domain(data, monkeypatch):
+    seen = []
+
+    def add(images, name, severity, places, *, seed, table):
+        seen.append((name, severity, len(images), seed))
+        return images
+
+    monkeypatch.setattr(streams, "corrupt_at", add)
+    stream = ProtocolStream(data, ("fog", "snow"), (3, 5), batch_size=40, seed=7, protocol=MixedDomains())
+    next(iter(stream))
+    assert seen == [("fog", 3, 10, 7), ("fog", 5, 10, 7), ("snow", 3, 10, 7), ("snow", 5, 10, 7)]
+
+
+def test_stored_images_follow_protocols_too(data, tmp_path):
+    names = ("fog", "contrast")
+    source = open_corrupted_arrays(write_corrupted(data, tmp_path, (5,), 3, corruptions=names), tuple("abcd"), "C", 23)
+    for protocol in (MixedDomains(), Correlated(), ResetEachShift()):
+        stored = ProtocolStream(source, names, batch_size=6, seed=3, protocol=protocol)
+        made = ProtocolStream(data, names, batch_size=6, seed=3, protocol=protocol)
+        for one, other in zip(stored, made, strict=True):
+            assert torch.equal(one.images, other.images)
+            assert (one.domains, one.reset) == (other.domains, other.reset)
+        draws = protocol != ResetEachShift()
+        assert stored.describe()["seed"] == (3 if draws else None)
+        assert str(stored).endswith("from files, seed 3." if draws else "from files.")
+
+
+def test_continual_stream_has_no_other_protocol(data):
+    with pytest.raises(TypeError, match="protocol"):
+        ContinualStream(data, protocol=MixedDomains())
+    with pytest.raises(TypeError, match="`protocol` to be a protocol, but got 'loops'"):
+        ProtocolStream(data, protocol="loops")

@@ -1,19 +1,26 @@
-"""Test protocols as data: which corrupted images arrive, in which order, in what batches."""
+"""Streams: the batches of a test protocol, made when they are asked for."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vcotta._messages import unknown_name
 from vcotta.corruptions import EXTRA, STANDARD, TABLES, corrupt, nearest_table
 from vcotta.data import CorruptedSource, ImageSource, Pixels
+from vcotta.protocols import Continual, Domain, Segment
+from vcotta.scattered import corrupt_at, read_at
 
-__all__ = ["Batch", "ContinualStream", "Stream"]
+__all__ = ["Batch", "ContinualStream", "ProtocolStream", "Stream"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,10 +29,13 @@ class Batch:
 
     Attributes:
         index: Place in the stream, from 0.
-        domain: Name of the corruption, or ``clean``.
-        severity: Its severity, 1 to 5, or 0 where there is no corruption.
+        domain: Name of the corruption, or ``clean``, or ``mixed`` where there are several.
+        severity: Its severity, 1 to 5, or 0 where there is no corruption or severities differ.
         images: Floats (n, channels, height, width) in [0, 1].
         labels: Integers (n,), for scoring only; no adapter sees them.
+        reset: Whether the adapter is to be reset before this batch, as someone tells it that the domain has changed.
+        domains: Of a ``mixed`` batch, the name of each image's corruption, for scoring only; else None.
+        severities: Of a ``mixed`` batch, the severity of each image, for scoring only; else None.
     """
 
     index: int
@@ -33,6 +43,9 @@ class Batch:
     severity: int
     images: Tensor
     labels: Tensor
+    reset: bool = False
+    domains: tuple[str, ...] | None = None
+    severities: tuple[int, ...] | None = None
 
 
 class Stream(Protocol):
@@ -49,13 +62,14 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class ContinualStream:
-    """The standard continual protocol: one corruption after another, each image of the data once for each.
+class ProtocolStream:
+    """The batches of a protocol.
 
     Images are corrupted when their batch is asked for, from ``seed`` and their place in the data alone, so every
-    iteration, and one that starts in the middle, gives the same pixels. The short last batch of a domain is kept.
-    Data that are stored corrupted, such as CIFAR-10-C, are taken as they are; ``seed`` and ``table`` then do nothing.
-    So are other images with ``corruptions=("none",)``: a single domain called ``clean``, of severity 0.
+    iteration, and one that starts in the middle, gives the same pixels, and so does every protocol. The short last
+    batch of a segment is kept. Data that are stored corrupted, such as CIFAR-10-C, are taken as they are; ``table``
+    then does nothing, nor does ``seed`` unless the protocol draws the order of images. So are other images with
+    ``corruptions=("none",)``: a single domain called ``clean``, of severity 0.
 
     Attributes:
         data: Clean test images, or a `CorruptedSource`.
@@ -63,17 +77,17 @@ class ContinualStream:
         severity: 1 to 5, or several of them, visited in order as separate domains within each corruption.
         batch_size: Images in a batch.
         limit: Use only this many images, the first ones, of each domain; None for all.
-        seed: Seed of the corruptions.
+        seed: Seed of the corruptions, and of the order of images where the protocol draws it.
         device: Where the batches are put; None for the CPU.
         table: Severity constants, 32, 64 or 224, as in `corrupt`; None for those of the image size.
+        protocol: Which images arrive in which order.
 
     Example:
         >>> from vcotta.data.digits import load_digits
-        >>> stream = ContinualStream(load_digits()[1], ("fog", "frost"), severity=3, batch_size=100, limit=250)
-        >>> [(batch.domain, len(batch.labels)) for batch in stream]
-        [('fog', 100), ('fog', 100), ('fog', 50), ('frost', 100), ('frost', 100), ('frost', 50)]
-        >>> print(stream)
-        Continual stream of digits-test: 2 corruptions at severity 3, 250 images each, 6 batches of up to 100, seed 0.
+        >>> from vcotta.protocols import Gradual
+        >>> stream = ProtocolStream(load_digits()[1], ("fog",), severity=2, limit=250, protocol=Gradual())
+        >>> [(batch.domain, batch.severity, len(batch.labels)) for batch in stream]
+        [('fog', 1, 200), ('fog', 1, 50), ('fog', 2, 200), ('fog', 2, 50), ('fog', 1, 200), ('fog', 1, 50)]
     """
 
     data: ImageSource | CorruptedSource
@@ -84,6 +98,7 @@ class ContinualStream:
     seed: int = 0
     device: str | torch.device | None = None
     table: int | None = None
+    protocol: Continual = field(default_factory=Continual)
 
     def __post_init__(self) -> None:
         if isinstance(self.corruptions, str):
@@ -93,7 +108,12 @@ class ContinualStream:
             )
         if not self.corruptions:
             raise ValueError("Expected `corruptions` to name at least one corruption, but got none.")
+        if not hasattr(self.protocol, "plan"):
+            raise TypeError(
+                f"Expected `protocol` to be a protocol, but got {self.protocol!r}. Use `make_stream` to give a name."
+            )
         self._check_domains()
+        self.protocol.ordered(self.corruptions)  # too few corruptions for the order asked for are told now
         if not _is_int(self.batch_size) or self.batch_size < 1:
             raise ValueError(f"Expected `batch_size` to be at least 1, but got {self.batch_size!r}.")
         if not len(self.data):
@@ -123,9 +143,10 @@ class ContinualStream:
                 raise ValueError("Expected 'none' to be the only one of `corruptions`, but got others beside it.")
             if name not in known:
                 raise unknown_name("corruptions", name, known)
-        if not self.severities:
+        given = (self.severity,) if isinstance(self.severity, int) else tuple(self.severity)
+        if not given:
             raise ValueError("Expected `severity` to be 1 to 5, but got none.")
-        for severity in self.severities:
+        for severity in given:
             if not _is_int(severity) or not 1 <= severity <= 5:
                 raise ValueError(
                     f"Expected `severity` to be 1 to 5, but got {severity!r}. Use 5 for the usual protocol."
@@ -136,25 +157,36 @@ class ContinualStream:
         return tuple(self.corruptions) == ("none",)
 
     @property
-    def severities(self) -> tuple[int, ...]:
-        """The severities of each corruption, in order; 0 alone where there is no corruption."""
-        if self._clean:
-            return (0,)
-        return (self.severity,) if isinstance(self.severity, int) else tuple(self.severity)
+    def _names(self) -> tuple[str, ...]:
+        return ("clean",) if self._clean else tuple(self.corruptions)
 
     @property
-    def domains(self) -> tuple[tuple[str, int], ...]:
-        """The domains (corruption, severity) in order."""
-        names = ("clean",) if self._clean else self.corruptions
-        return tuple((name, severity) for name in names for severity in self.severities)
+    def severities(self) -> tuple[int, ...]:
+        """The severities of each corruption, in order; 0 alone where there is no corruption."""
+        return (0,) if self._clean else self.protocol.severities(self.severity)
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """The domains (corruption, severity), in the order of `corruptions`; the protocol may visit them otherwise."""
+        return tuple((name, severity) for name in self._names for severity in self.severities)
 
     @property
     def images_per_domain(self) -> int:
         """How many images each domain has."""
         return len(self.data) if self.limit is None else self.limit
 
+    @cached_property
+    def _plan(self) -> list[Segment]:
+        labels = self.data.labels[: self.images_per_domain]
+        return self.protocol.plan(self._names, self.severities, labels, self.seed)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """For each segment the index of the batch after its last."""
+        return list(accumulate(-(-len(segment.images) // self.batch_size) for segment in self._plan))
+
     def __len__(self) -> int:
-        return len(self.domains) * self._batches_per_domain
+        return self._ends[-1]
 
     def __iter__(self) -> Iterator[Batch]:
         return self.batches()
@@ -166,40 +198,69 @@ class ContinualStream:
         return (self._batch(index) for index in range(start, len(self)))
 
     def _batch(self, index: int) -> Batch:
-        domain, place = divmod(index, self._batches_per_domain)
-        name, severity = self.domains[domain]
-        first = place * self.batch_size
-        last = min(first + self.batch_size, self.images_per_domain)
-        if isinstance(self.data, CorruptedSource):
-            pixels = torch.from_numpy(self.data.corrupted(name, severity)[first:last].copy()).to(self.device)
-        else:
-            pixels = torch.from_numpy(self.data.images[first:last].copy()).to(self.device)
-            if not self._clean:
-                pixels = corrupt(pixels, name, severity, seed=self.seed, offset=first, table=self.table)
-        labels = torch.from_numpy(self.data.labels[first:last].copy()).to(self.device)
-        return Batch(index, name, severity, pixels.permute(0, 3, 1, 2).contiguous().float().div_(255), labels)
+        place = bisect_right(self._ends, index)
+        segment, before = self._plan[place], self._ends[place - 1] if place else 0
+        first = (index - before) * self.batch_size
+        part = slice(first, first + self.batch_size)
+        images = segment.images[part]
+        labels = torch.from_numpy(self.data.labels[images]).to(self.device)
+        reset = segment.reset and not first
+        if segment.which is None or len(segment.domains) == 1:
+            name, severity = segment.domains[0]
+            return Batch(index, name, severity, _to_floats(self._pixels((name, severity), images)), labels, reset)
+        which = segment.which[part]
+        alike = len({severity for _, severity in segment.domains}) == 1
+        names, severities = zip(*(segment.domains[kind] for kind in which), strict=True)
+        return Batch(
+            index,
+            "mixed",
+            segment.domains[0][1] if alike else 0,
+            _to_floats(self._mixed_pixels(segment.domains, which, images)),
+            labels,
+            reset,
+            names,
+            severities,
+        )
 
-    @property
-    def _batches_per_domain(self) -> int:
-        return -(-self.images_per_domain // self.batch_size)
+    def _mixed_pixels(self, domains: Sequence[Domain], which: NDArray[np.int64], images: NDArray[np.int64]) -> Tensor:
+        members = [np.flatnonzero(which == kind) for kind in range(len(domains))]
+        parts = [
+            self._pixels(domain, images[chosen]) for domain, chosen in zip(domains, members, strict=True) if len(chosen)
+        ]
+        back = torch.from_numpy(np.concatenate(members).argsort())
+        joined = torch.cat(parts)
+        return joined[back.to(joined.device)]
+
+    def _pixels(self, domain: Domain, images: NDArray[np.int64]) -> Tensor:
+        """Return the corrupted bytes of these images, all of one domain."""
+        source = self.data.corrupted(*domain) if isinstance(self.data, CorruptedSource) else self.data.images
+        first, last = int(images[0]), int(images[-1]) + 1
+        neighbours = np.array_equal(images, np.arange(first, last))
+        pixels = torch.from_numpy(source[first:last].copy() if neighbours else read_at(source, images)).to(self.device)
+        if self._clean or isinstance(self.data, CorruptedSource):
+            return pixels
+        if neighbours:
+            return corrupt(pixels, *domain, seed=self.seed, offset=first, table=self.table)
+        return corrupt_at(pixels, *domain, images, seed=self.seed, table=self.table)
 
     def describe(self) -> dict[str, Any]:
         """Return all that determines the stream, for the manifest of a run."""
         pixels: Pixels
+        seed = self.seed if self.protocol.draws_images else None
         if isinstance(self.data, CorruptedSource):
             pixels, digest = self.data.corrupted(*self.domains[0]), self.data.corrupted_sha256(self.domains)
-            made: dict[str, Any] = {"pixels": "files", "severity_table": None, "seed": None}
+            made: dict[str, Any] = {"pixels": "files", "severity_table": None, "seed": seed}
         else:
             pixels, digest = self.data.images, self.data.sha256()
             table = self.table or nearest_table(*pixels.shape[1:3])
             made = {"pixels": "generated", "severity_table": table, "seed": self.seed}
         if self._clean:
-            made = {"pixels": "clean", "severity_table": None, "seed": None}
+            made = {"pixels": "clean", "severity_table": None, "seed": seed}
         files = getattr(pixels, "preprocess", None)  # how files became images of this size
         return {
-            "protocol": "continual",
-            "order": ["clean"] if self._clean else list(self.corruptions),
-            "severities": list(self.severities),
+            **self.protocol.describe(),
+            "order": list(self.protocol.ordered(self._names)),
+            "severities": list(self.protocol.path(self.severities)),
             **made,
             "images_per_domain": self.images_per_domain,
             "batch_size": self.batch_size,
@@ -214,16 +275,45 @@ class ContinualStream:
         }
 
     def __str__(self) -> str:
-        end = f"{len(self)} batches of up to {self.batch_size}"
+        end = [f"{len(self)} batches of up to {self.batch_size}"]
+        if remark := self.protocol.remark():
+            end.append(remark)
+        stored = isinstance(self.data, CorruptedSource)
+        if stored:
+            end.append("from files")
+        if self.protocol.draws_images or not (stored or self._clean):
+            end.append(f"seed {self.seed}")
+        told = ", ".join(end)
         if self._clean:
-            return f"Stream of {self.data.name}: {self.images_per_domain} images as they are, {end}."
-        kinds, levels = len(self.corruptions), self.severities
+            return f"Stream of {self.data.name}: {self.images_per_domain} images as they are, {told}."
+        kinds, levels = len(self.corruptions), self.protocol.path(self.severities)
         at = f"severity {levels[0]}" if len(levels) == 1 else f"severities {', '.join(map(str, levels))}"
-        made = "from files" if isinstance(self.data, CorruptedSource) else f"seed {self.seed}"
         return (
-            f"Continual stream of {self.data.name}: {kinds} corruption{'s' * (kinds > 1)} at {at}, "
-            f"{self.images_per_domain} images each, {end}, {made}."
+            f"{self.protocol.kind} stream of {self.data.name}: {kinds} corruption{'s' * (kinds > 1)} at {at}, "
+            f"{self.images_per_domain} images each, {told}."
         )
+
+
+@dataclass(frozen=True, eq=False)
+class ContinualStream(ProtocolStream):
+    """The standard continual protocol: one corruption after another, each image of the data once for each.
+
+    A `ProtocolStream` whose protocol is `Continual`; see there for the settings.
+
+    Example:
+        >>> from vcotta.data.digits import load_digits
+        >>> stream = ContinualStream(load_digits()[1], ("fog", "frost"), severity=3, batch_size=100, limit=250)
+        >>> [(batch.domain, len(batch.labels)) for batch in stream]
+        [('fog', 100), ('fog', 100), ('fog', 50), ('frost', 100), ('frost', 100), ('frost', 50)]
+        >>> print(stream)
+        Continual stream of digits-test: 2 corruptions at severity 3, 250 images each, 6 batches of up to 100, seed 0.
+    """
+
+    protocol: Continual = field(default_factory=Continual, init=False, repr=False)
+
+
+def _to_floats(pixels: Tensor) -> Tensor:
+    return pixels.permute(0, 3, 1, 2).contiguous().float().div_(255)
 
 
 def _is_int(value: object) -> bool:
