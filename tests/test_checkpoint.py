@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import errno
 import json
 import struct
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 import vcotta
-from vcotta import build_adapter, list_methods, to_variational
+from vcotta import build_adapter, list_methods, state_files, to_variational
 from vcotta.methods import METHODS
 
 
@@ -130,13 +132,25 @@ def test_a_truncated_file_is_refused(keep, tmp_path) -> None:
         vcotta.load(path)
 
 
+@pytest.mark.parametrize("place", [-1, -2000])
+def test_a_flipped_bit_is_noticed(place, tmp_path) -> None:
+    path = tmp_path / "a"
+    vcotta.save(build("tent", sequential()), path)
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="not those that were written"):
+        vcotta.load(path)
+
+
 def header(path, change) -> None:
-    """Rewrite the metadata of a safetensors file."""
+    """Rewrite the metadata of a safetensors file, and leave out its hash as older files do."""
     whole = path.read_bytes()
     size = struct.unpack("<Q", whole[:8])[0]
     head = json.loads(whole[8 : 8 + size])
     about = json.loads(head["__metadata__"]["vcotta"])
     change(about)
+    del about["sha256"]
     head["__metadata__"]["vcotta"] = json.dumps(about)
     new = json.dumps(head).encode()
     path.write_bytes(struct.pack("<Q", len(new)) + new + whole[8 + size :])
@@ -165,6 +179,27 @@ def test_a_forged_file_is_refused_and_runs_nothing(change, tmp_path) -> None:
     header(path, change)
     with pytest.raises(ValueError, match=r"cannot be (read|rebuilt)"):
         vcotta.load(path)
+
+
+def test_an_older_file_without_a_hash_is_read(images, tmp_path) -> None:
+    adapter = build("bn", sequential())
+    vcotta.save(adapter, tmp_path / "a")
+    header(tmp_path / "a", lambda about: None)
+    assert torch.equal(vcotta.load(tmp_path / "a")(images()), adapter(images()))
+
+
+def test_a_full_disk_is_an_os_error_that_leaves_the_old_file(tmp_path, monkeypatch) -> None:
+    vcotta.save(build("bn", sequential()), tmp_path / "a")
+    before = (tmp_path / "a").read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(state_files, "save_file", full)
+    with pytest.raises(OSError, match="No space left") as told:
+        vcotta.save(build("bn", sequential()), tmp_path / "a")
+    assert told.value.errno == errno.ENOSPC
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [before]
 
 
 def test_a_foreign_or_missing_file_is_refused(tmp_path) -> None:

@@ -13,9 +13,11 @@ from PIL import Image
 
 import vcotta
 from vcotta import cli
+from vcotta.cli import runs as cli_runs
 from vcotta.cli.options import parse_grid, parse_settings
 from vcotta.data import imagenet
 from vcotta.experiments import setup, tuning
+from vcotta.methods import tent
 
 
 @pytest.fixture
@@ -154,6 +156,7 @@ MISTAKES = {
         ["run", "--method", "bn", "--model", "four.py:four", "--out", "x"],
         "10 outputs",
     ),
+    "both resuming and overwriting": (["run", "--method", "bn", "--out", "x", "--resume", "--overwrite"], "both"),
     "a negative seed": (["demo", "--seed", "-1"], "seed"),
 }
 
@@ -211,6 +214,36 @@ def test_a_run_records_itself_and_is_not_overwritten_unasked(command, untrained,
     assert code == 2
     assert "overwrite" in err
     assert command(*arguments, "--overwrite")[0] == 0
+
+
+def test_a_stopped_run_goes_on_with_resume_and_a_finished_one_is_left_alone(
+    command, untrained, tmp_path, monkeypatch
+) -> None:
+    options = ("run", "--method", "tent", "--limit", "20", "--batch-size", "10", "--corruptions", "fog,contrast")
+    assert command(*options, "--out", "whole", "--resume")[0] == 0
+    monkeypatch.setattr(cli_runs, "CHECKPOINT_SECONDS", 0.0)
+    taken = tent.TENT.predict_and_adapt
+
+    def stop(self, images):
+        if self.steps == 3:
+            raise KeyboardInterrupt
+        return taken(self, images)
+
+    monkeypatch.setattr(tent.TENT, "predict_and_adapt", stop)
+    again = (*options, "--out", "run", "--checkpoint-every", "1", "--resume")
+    assert command(*again)[0] == 130
+    monkeypatch.setattr(tent.TENT, "predict_and_adapt", taken)
+    code, _, err = command(*options, "--out", "run")
+    assert code == 2
+    assert "resume it" in err
+    for _ in range(2):
+        assert command(*again)[0] == 0
+        assert (tmp_path / "run/records.jsonl").read_bytes() == (tmp_path / "whole/records.jsonl").read_bytes()
+        resumed = json.loads((tmp_path / "run/manifest.json").read_text())["resumed"]
+        assert [place["batch"] for place in resumed] == [3]
+    code, _, err = command(*again, "--seed", "1")
+    assert code == 2
+    assert "seed is 0 there and 1 here" in err
 
 
 def test_tune_looks_at_the_extra_corruptions_only_and_writes_what_it_found(command, untrained, tmp_path) -> None:

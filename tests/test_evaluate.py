@@ -1,6 +1,6 @@
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -87,28 +87,6 @@ def test_summary_equals_the_metrics_of_the_returned_predictions():
         assert summary["mean"][score] == pytest.approx(mean, abs=1e-5)
 
 
-def test_costs_are_summed_over_the_run():
-    run = run_stream(Guess(), Tiny())
-    summary = run.summary()
-    assert summary["forwards"] == 12
-    assert summary["backwards"] == 4
-    assert summary["skipped"] == 1
-    assert summary["seconds"] == pytest.approx(sum(part["seconds"] for part in summary["domains"]))
-    assert summary["seconds"] > 0
-    assert summary["peak_memory"] == max(line["peak_memory"] for line in run.timing) > 0
-
-
-def test_severities_and_returning_corruptions_are_domains_of_their_own():
-    stream = Tiny((("fog", 3, 1), ("fog", 5, 2), ("snow", 5, 1), ("fog", 3, 1)))
-    domains = run_stream(Guess(), stream).summary()["domains"]
-    assert [(part["domain"], part["severity"], part["n"]) for part in domains] == [
-        ("fog", 3, 6),
-        ("fog", 5, 12),
-        ("snow", 5, 6),
-        ("fog", 3, 6),
-    ]
-
-
 def test_loaded_run_equals_the_returned_one(tmp_path):
     run = run_stream(Guess(), Tiny(), tmp_path / "run", manifest={"weights": {"sha256": "abc"}})
     loaded = Run.load(tmp_path / "run")
@@ -188,6 +166,45 @@ def test_a_batch_a_network_broke_on_counts_as_wrong_and_the_run_goes_on(tmp_path
     assert Run.load(tmp_path).summary() == run.summary()
 
 
+def test_the_adapter_is_reset_where_the_stream_says_so():
+    class Resettable(Guess):
+        def reset(self):
+            self.steps = 0
+
+    stream = Tiny()
+    stream.parts[2] = replace(stream.parts[2], reset=True)
+    records = run_stream(Resettable(), stream).records
+    assert [record["last"]["skipped"] for record in records] == [True, False, True, False]  # the first after a start
+    assert [record["batch"] for record in records] == [0, 1, 2, 3]
+    tail = Tiny()
+    tail.parts = [replace(part, index=k) for k, part in enumerate(tail.parts[2:])]
+    assert [record["nll"] for record in run_stream(Guess(), tail).records] == [record["nll"] for record in records[2:]]
+
+
+def test_images_of_mixed_batches_are_recorded_and_scored_by_domain(tmp_path):
+    stream, mixed = Tiny(), Tiny()
+    kinds = [("fog", 5), ("snow", 3), ("fog", 5), ("fog", 3), ("snow", 3), ("fog", 5)]
+    names, severities = zip(*kinds, strict=True)
+    mixed.parts = [
+        replace(part, domain="mixed", severity=0, domains=names, severities=severities) for part in stream.parts
+    ]
+    run = run_stream(Guess(), mixed, tmp_path)
+    assert run.records[0]["domains"] == list(names)
+    assert run.records[0]["severities"] == list(severities)
+    summary = Run.load(tmp_path).summary()
+    assert summary == run.summary()
+    adapter = Guess()
+    outputs = [adapter(part.images) for part in stream.parts]
+    counts = {("fog", 5): 12, ("snow", 3): 8, ("fog", 3): 4}
+    assert {(part["domain"], part["severity"]): part["n"] for part in summary["domains"]} == counts
+    for part in summary["domains"]:
+        own = torch.tensor([kind == (part["domain"], part["severity"]) for kind in kinds])
+        log_probs = torch.cat([output[own] for output in outputs])
+        labels = torch.cat([batch.labels[own] for batch in stream.parts])
+        for score in ("error", "nll", "brier", "ece", "aurc"):
+            assert part[score] == pytest.approx(getattr(metrics, score)(log_probs, labels), abs=1e-5), score
+
+
 def test_manifest_cannot_be_contradicted():
     with pytest.raises(ValueError, match="`manifest` to add new keys, but got seed"):
         run_stream(Guess(), Tiny(), manifest={"seed": 9})
@@ -227,55 +244,6 @@ def test_a_failing_overwrite_leaves_no_summary_of_the_old_run(tmp_path):
     with pytest.raises(RuntimeError, match="out of luck"):
         run_stream(Failing(), Tiny(), tmp_path, overwrite=True)
     assert not (tmp_path / "summary.json").exists()
-
-
-def test_a_cut_off_line_is_told(tmp_path):
-    run_stream(Guess(), Tiny(), tmp_path)
-    path = tmp_path / "records.jsonl"
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(ValueError, match="line 4 is cut off"):
-        Run.load(tmp_path)
-
-
-def test_a_stopped_run_is_told(tmp_path):
-    run_stream(Guess(), Tiny(), tmp_path)
-    for name in ("records.jsonl", "timing.jsonl"):
-        lines = (tmp_path / name).read_text().splitlines(keepends=True)
-        (tmp_path / name).write_text("".join(lines[:2]))
-    with pytest.raises(ValueError, match=r"Expected 4 batches .* stopped before its end"):
-        Run.load(tmp_path)
-
-
-@pytest.mark.parametrize("line", ["[]\n", "{}\n", "not json\n", '{"batch": 7}\n'])
-def test_a_damaged_line_is_told(tmp_path, line):
-    run_stream(Guess(), Tiny(), tmp_path)
-    path = tmp_path / "timing.jsonl"
-    path.write_text(line + "".join(path.read_text().splitlines(keepends=True)[1:]))
-    with pytest.raises(ValueError, match=r"line 1 .* damaged"):
-        Run.load(tmp_path)
-
-
-def test_a_record_with_missing_samples_is_told(tmp_path):
-    run_stream(Guess(), Tiny(), tmp_path)
-    path = tmp_path / "records.jsonl"
-    first, *rest = path.read_text().splitlines()
-    record = json.loads(first)
-    record["labels"].pop()
-    path.write_text("\n".join([json.dumps(record), *rest, ""]))
-    with pytest.raises(ValueError, match="batch 0 is damaged"):
-        Run.load(tmp_path)
-
-
-def test_a_damaged_manifest_is_told(tmp_path):
-    run_stream(Guess(), Tiny(), tmp_path)
-    (tmp_path / "manifest.json").write_text("{}")
-    with pytest.raises(ValueError, match="manifest of a run"):
-        Run.load(tmp_path)
-
-
-def test_an_empty_folder_is_told(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no manifest\.json"):
-        Run.load(tmp_path)
 
 
 @pytest.mark.parametrize("output", [torch.randn(6, 3) * 9, torch.full((6, 3), math.nan), torch.zeros(5, 3)])

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import os
+import stat
+
 import pytest
 
-from vcotta.files import atomic_path, cache_dir, sha256, write_json
+from vcotta import files
+from vcotta.files import atomic_path, cache_dir, sha256, sync_folder, write_json
 
 
 def stopped_halfway(path) -> None:
@@ -21,6 +25,21 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path) -> None:
         stopped_halfway(path)
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_written_file_is_on_the_disk_before_it_has_its_name_and_then_its_folder_is(tmp_path, monkeypatch) -> None:
+    synced = []
+
+    def sync(handle: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(handle).st_mode), (tmp_path / "a.json").exists()))
+
+    monkeypatch.setattr(files.os, "fsync", sync)
+    write_json(tmp_path / "a.json", {})
+    assert synced == [(False, False), (True, True)]
+
+
+def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path) -> None:
+    sync_folder(tmp_path / "none")
 
 
 def test_the_cache_folder_can_be_moved(monkeypatch, tmp_path) -> None:

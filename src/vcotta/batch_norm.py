@@ -108,7 +108,7 @@ def join_views(net: nn.Module) -> None:
     """Undo `keep_views_apart`: the layers are torch's own again."""
     for norm in batch_norms(net):
         if type(norm) is _ViewBatchNorm2d:
-            norm.__class__ = nn.BatchNorm2d
+            norm.__class__ = nn.BatchNorm2d  # type: ignore[assignment]
 
 
 @torch.no_grad()

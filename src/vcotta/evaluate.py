@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import platform
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,14 +20,17 @@ from torch import Tensor, nn
 
 from vcotta import metrics
 from vcotta._version import __version__
-from vcotta.files import write_json
-from vcotta.runs import FILES, MANIFEST, RECORDS, SUMMARY, TIMING, Run, check_folder
+from vcotta.locks import locked
+from vcotta.run_writer import RunWriter, finished_run
+from vcotta.runs import LOCK, Run, check_folder
 from vcotta.streams import Batch, Stream
 
 if TYPE_CHECKING:
     from vcotta.methods.base import Adapter
 
 __all__ = ["run_stream", "weights_sha256"]
+
+_BUSY = "Expected {} to be free, but another process is writing a run there. Wait for it, or choose another folder."
 
 
 def run_stream(
@@ -39,51 +41,103 @@ def run_stream(
     progress: Callable[[int, int, float], None] | None = None,
     manifest: dict[str, Any] | None = None,
     overwrite: bool = False,
+    resume: bool = False,
+    checkpoint_every: int | None = None,
+    checkpoint_seconds: float = 0.0,
 ) -> Run:
     """Run an adapter along a stream, one pass, and record each batch.
 
-    The adapter is taken as it is: reset it first if it has seen other data.
+    The adapter is taken as it is: reset it first if it has seen other data. Where the stream says so it is reset on
+    the way. A run that was killed, at whatever moment, and resumed from a checkpoint writes the same records, byte for
+    byte, as one that was not (on a GPU, the same up to what differs between any two runs there).
 
     Args:
         adapter: Called with each batch's images; the log-probabilities it returns are scored.
         stream: The protocol.
-        out: Folder for the files of the run, made if need be; None keeps everything in memory.
+        out: Folder for the files of the run, made if need be; None keeps everything in memory. Only one process at a
+            time can write there.
         progress: Called after each batch with (batches done, batches, error so far from 0 to 1).
         manifest: More to be told in the manifest, for example the SHA-256 of the weights.
         overwrite: Replace a run that is already in ``out``.
+        resume: Go on with the run in ``out`` from its newest good checkpoint, putting the adapter into the state it
+            had there. A run that is not there yet is started, one without a good checkpoint starts over with a
+            warning, and one that is finished is returned as it is.
+        checkpoint_every: Save a checkpoint in ``out`` every so many batches, until the run is finished; None for never.
+            One that cannot be saved, on a full disk say, is told once in a warning, and the run goes on.
+        checkpoint_seconds: Save none earlier than so many seconds after the latest one.
 
     Returns:
         The run; the same as ``Run.load(out)``.
 
     Raises:
         FileExistsError: ``out`` already holds a run.
-        ValueError: The adapter returned something other than log-probabilities.
+        BlockingIOError: Another process is writing a run to ``out``.
+        ValueError: The adapter returned something other than log-probabilities, or ``out`` holds another run than the
+            one to be resumed.
+
+    Example:
+        >>> import tempfile, vcotta
+        >>> from vcotta.data.digits import load_digits
+        >>> net = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 10))
+        >>> stream = vcotta.ContinualStream(load_digits()[1], ("fog", "frost"), batch_size=50, limit=100)
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     run = run_stream(vcotta.build_adapter("bn", net), stream, out, checkpoint_every=1)
+        ...     run_stream(vcotta.build_adapter("bn", net), stream, out, resume=True) == run  # finished: as it is
+        True
     """
-    if not len(stream):
-        raise ValueError("Expected `stream` to have at least one batch, but it is empty.")
+    _check_options(stream, out, overwrite, resume, checkpoint_every)
     facts = _manifest(adapter, stream, manifest or {})
-    records: list[dict[str, Any]] = []
-    timing: list[dict[str, Any]] = []
-    wrong = seen = 0
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()  # so that the peak is this run's
     with ExitStack() as stack:
-        files = None if out is None else _open(Path(out), facts, stack, overwrite)
-        for batch in stream.batches():
+        run, writer = Run(facts, [], []), None
+        if out is not None:
+            folder = Path(out)
+            abandoned = (folder / LOCK).exists()
+            if resume and not abandoned and (done := finished_run(folder, facts)):
+                return done  # nothing is written, so that the folder may be a read-only one
+            stack.enter_context(locked(folder / LOCK, _BUSY.format(folder)))
+            check_folder(folder, overwrite, resume)  # now that nobody else can change it
+            if resume and (done := finished_run(folder, facts)):  # by a process killed in its last moments, or just now
+                return done
+            writer = stack.enter_context(
+                RunWriter(folder, facts, adapter, resume=resume, every=checkpoint_every, seconds=checkpoint_seconds)
+            )
+            run = writer.run
+        wrong, seen = (sum(record[key] for record in run.records) for key in ("errors", "n"))
+        for batch in stream.batches(len(run.records)):
+            if batch.reset:
+                adapter.reset()
             log_probs, times = _timed(adapter, batch)
-            records.append(_record(adapter, batch, log_probs))
-            timing.append(times)
-            if files is not None:
-                for file, line in zip(files, (records[-1], times), strict=True):
-                    file.write(json.dumps(line, allow_nan=False) + "\n")
-                    file.flush()
-            wrong, seen = wrong + records[-1]["errors"], seen + records[-1]["n"]
+            if run.timing:  # a process that resumes a run has not seen its peak
+                times["peak_memory"] = max(times["peak_memory"], run.timing[-1]["peak_memory"])
+            run.records.append(_record(adapter, batch, log_probs))
+            run.timing.append(times)
+            if writer is not None:
+                writer.add(run.records[-1], times)
+            wrong, seen = wrong + run.records[-1]["errors"], seen + run.records[-1]["n"]
             if progress is not None:
-                progress(len(records), len(stream), wrong / seen)
-    run = Run(facts, records, timing)
-    if out is not None:
-        write_json(Path(out) / SUMMARY, _plain(run.summary()))
+                progress(len(run.records), len(stream), wrong / seen)
+        if writer is not None:
+            writer.finish(_plain(run.summary()))
     return run
+
+
+def _check_options(
+    stream: Stream, out: str | os.PathLike[str] | None, overwrite: bool, resume: bool, checkpoint_every: int | None
+) -> None:
+    if not len(stream):
+        raise ValueError("Expected `stream` to have at least one batch, but it is empty.")
+    if out is not None:
+        check_folder(out, overwrite, resume)
+    if checkpoint_every is not None and (not isinstance(checkpoint_every, int) or checkpoint_every < 1):
+        raise ValueError(
+            f"Expected `checkpoint_every` to be at least 1, but got {checkpoint_every!r}. Use None for no checkpoints."
+        )
+    if out is None and (resume or checkpoint_every is not None):
+        raise ValueError(
+            "Expected `out` to be a folder, but got None. A run in memory can be neither saved nor resumed."
+        )
 
 
 def _timed(adapter: Adapter, batch: Batch) -> tuple[Tensor, dict[str, Any]]:
@@ -116,7 +170,7 @@ def _record(adapter: Adapter, batch: Batch, log_probs: Tensor) -> dict[str, Any]
     top = log_probs.detach().double().cpu().max(1)
     labels = batch.labels.cpu()
     predictions = top.indices.masked_fill(lost, -1)
-    return {
+    record = {
         "batch": batch.index,
         "domain": batch.domain,
         "severity": batch.severity,
@@ -129,6 +183,20 @@ def _record(adapter: Adapter, batch: Batch, log_probs: Tensor) -> dict[str, Any]
         "confidences": [round(value, 6) for value in top.values.exp().clamp(max=1).tolist()],
         "last": _plain(adapter.last),
     }
+    return record if batch.domains is None else record | _mixture(batch, log_probs.cpu(), labels)
+
+
+def _mixture(batch: Batch, log_probs: Tensor, labels: Tensor) -> dict[str, Any]:
+    """What the record of a batch of several domains needs besides, to be scored by domain."""
+    names = list(batch.domains or ())
+    severities = list(batch.severities or [batch.severity] * len(names))
+    kinds = list(zip(names, severities, strict=True))
+    parts = []
+    for kind in dict.fromkeys(kinds):
+        own = torch.tensor([other == kind for other in kinds])
+        scores = {score: _plain(getattr(metrics, score)(log_probs[own], labels[own])) for score in ("nll", "brier")}
+        parts.append({"domain": kind[0], "severity": kind[1], **scores})
+    return {"domains": names, "severities": severities, "parts": parts}
 
 
 def weights_sha256(net: nn.Module) -> str:
@@ -158,6 +226,7 @@ def _manifest(adapter: Adapter, stream: Stream, more: dict[str, Any]) -> dict[st
         "platform": platform.platform(),
         "hardware": _hardware(adapter.runtime.device),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "resumed": [],
     }
     if clash := sorted(facts.keys() & more.keys()):
         raise ValueError(
@@ -171,18 +240,6 @@ def _hardware(device: str) -> str:
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {torch.get_num_threads()} torch threads"
-
-
-def _open(folder: Path, facts: dict[str, Any], stack: ExitStack, overwrite: bool) -> tuple[IO[str], IO[str]]:
-    check_folder(folder, overwrite)
-    old = [folder / name for name in FILES if (folder / name).exists()]
-    for path in old:  # the summary first: whatever stops us, no summary is left beside another run's records
-        path.unlink()
-    write_json(folder / MANIFEST, facts)
-    records, timing = (
-        stack.enter_context((folder / name).open("w", encoding="utf-8", newline="\n")) for name in (RECORDS, TIMING)
-    )
-    return records, timing
 
 
 def _plain(value: Any) -> Any:

@@ -8,11 +8,11 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["atomic_path", "cache_dir", "sha256", "write_json", "write_text"]
+__all__ = ["atomic_path", "cache_dir", "sha256", "sync_folder", "write_json", "write_text"]
 
 
 def cache_dir() -> Path:
@@ -32,7 +32,7 @@ def cache_dir() -> Path:
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is synced and takes ``path``'s place, else it is removed.
 
-    A reader never sees half a file, and a kill at any moment leaves the old file whole.
+    A reader never sees half a file, and a kill or a power cut at any moment leaves the old file whole, or the new one.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -47,8 +47,19 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.umask(umask)
         aside.chmod(0o666 & ~umask)  # mkstemp's 0600 would keep the file from everyone else
         aside.replace(target)
+        sync_folder(target.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Make sure that what was created, renamed or removed in a folder outlives a power cut, where that is possible."""
+    with suppress(OSError):  # Windows opens no folders, and some file systems sync none
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,15 @@ __all__ = ["read_state", "state_kind", "write_state"]
 
 
 def write_state(path: str | os.PathLike[str], kind: str, state: dict[str, Any]) -> None:
-    """Write nested dictionaries and lists of tensors and plain values to one file, atomically.
+    """Write nested dictionaries and lists of tensors and plain values to one file, atomically, with their hash.
 
     Args:
         path: The file.
         kind: What the file holds and in which version, for example ``"vcotta-adapter-1"``; `read_state` asks for it.
         state: The state. Tuples come back as lists; keys may be strings or integers.
+
+    Raises:
+        OSError: The file cannot be written, for example because the disk is full; the old one is still there.
 
     Example:
         >>> import tempfile
@@ -40,8 +45,12 @@ def write_state(path: str | os.PathLike[str], kind: str, state: dict[str, Any]) 
         "torch": str(torch.__version__),
         "state": _pack(state, "", tensors),
     }
+    about["sha256"] = _digest(about["state"], tensors)
     with atomic_path(path) as aside:
-        save_file(tensors, aside, {"vcotta": json.dumps(about)})
+        try:
+            save_file(tensors, aside, {"vcotta": json.dumps(about)})
+        except SafetensorError as error:
+            raise _as_os_error(error, path) from error
 
 
 def read_state(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
@@ -57,6 +66,8 @@ def read_state(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
             if about.get("kind") != kind:
                 raise ValueError(f"its kind is {about.get('kind')!r}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if "sha256" in about and about["sha256"] != _digest(about["state"], tensors):
+            raise ValueError("its bytes are not those that were written")
         state = _unpack(about["state"], tensors)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"Expected a file of kind {kind!r} in {path}, but it cannot be read: {error}") from error
@@ -73,6 +84,21 @@ def state_kind(path: str | os.PathLike[str]) -> str | None:
     except (SafetensorError, ValueError, AttributeError):
         return None
     return kind if isinstance(kind, str) else None
+
+
+def _digest(packed: Any, tensors: dict[str, Tensor]) -> str:
+    """The SHA-256 of a packed state and its tensors."""
+    digest = hashlib.sha256(json.dumps(packed).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _as_os_error(error: SafetensorError, path: str | os.PathLike[str]) -> Exception:
+    """Safetensors tells the system's reason in words only; whoever writes files expects an `OSError`."""
+    code = re.search(r"os error (\d+)", str(error))
+    return error if code is None else OSError(int(code[1]), os.strerror(int(code[1])), str(path))
 
 
 def _pack(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:

@@ -28,6 +28,8 @@ from vcotta.cli.options import (
 
 __all__ = ["run", "tune"]
 
+CHECKPOINT_SECONDS = 30.0  # a checkpoint of a large network takes about a second
+
 
 def run(
     method: Annotated[str, typer.Option(help="Method; `vcotta methods` lists them.")],
@@ -65,11 +67,21 @@ def run(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a run that is already in the folder.")
     ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in the folder if it was stopped; start it if need be.")
+    ] = False,
+    checkpoint_every: Annotated[
+        int,
+        typer.Option(help="Save what --resume needs every so many batches, but not within 30 s; 0 for never.", min=0),
+    ] = 50,
 ) -> None:
     """Run one method through the fifteen corruptions.
 
     Every batch is recorded in the folder: manifest.json, records.jsonl, timing.jsonl, summary.json. Of ImageNet-C
     (--corrupted DIR), --subset, --list, --preprocess and --legacy say which images are read, and how.
+
+    A run that was killed goes on with the same command and --resume, and its records are those of an undisturbed run.
+    A finished one is left as it is.
     """
     from vcotta.corruptions import STANDARD, frost_source
     from vcotta.evaluate import run_stream
@@ -84,7 +96,7 @@ def run(
     options = parse_settings(settings, method)
     files = {"subset": subset, "list_file": list_file, "preprocess": preprocess, "legacy": legacy or None}
     configure(method, **{"dataset": benchmark.settings, **options})  # a mistake is told before any training
-    check_folder(out, overwrite)
+    check_folder(out, overwrite, resume)
     stream = stream_for(
         benchmark,
         seed=seed,
@@ -102,7 +114,15 @@ def run(
         adapter = adapter_for(benchmark, method, start, seed=seed, runtime=runtime, **options)
         facts = {"dataset": dataset, "network": model or benchmark.network, "frost": frost_source()}
         done = run_stream(
-            adapter, stream, out, progress=task(method, "error {:.1%}"), manifest=facts, overwrite=overwrite
+            adapter,
+            stream,
+            out,
+            progress=task(method, "error {:.1%}"),
+            manifest=facts,
+            overwrite=overwrite,
+            resume=resume,
+            checkpoint_every=checkpoint_every or None,
+            checkpoint_seconds=CHECKPOINT_SECONDS,
         )
     show(comparison([done]).rich())
     show(by_corruption([done]).rich())

@@ -104,7 +104,7 @@ def check_shapes(
     if (optimizer is None) != (state["optimizer"] is None):
         raise ValueError("The state's optimiser does not fit this adapter.")
     if optimizer is not None:
-        ours = [len(group["params"]) for group in optimizer.param_groups]
-        theirs = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
-        if ours != theirs:
-            raise ValueError(f"The state's optimiser has {theirs} parameters by group, this adapter's has {ours}.")
+        sizes = [len(group["params"]) for group in optimizer.param_groups]
+        saved = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
+        if sizes != saved:
+            raise ValueError(f"The state's optimiser has {saved} parameters by group, this adapter's has {sizes}.")

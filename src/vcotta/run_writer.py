@@ -1,0 +1,191 @@
+"""The files of a run while it runs: what is written outlives the process, and can be gone on with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+import warnings
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from vcotta.files import sync_folder, write_json
+from vcotta.resume import (
+    CIRCUMSTANCES,
+    Mark,
+    Place,
+    differences,
+    identity,
+    remove_checkpoints,
+    restore,
+    save_checkpoint,
+)
+from vcotta.runs import FILES, MANIFEST, RECORDS, SUMMARY, TIMING, Run, check_folder, read_lines, read_manifest
+
+if TYPE_CHECKING:
+    from vcotta.methods.base import Adapter
+
+__all__ = ["RunWriter", "finished_run"]
+
+
+def finished_run(folder: Path, manifest: dict[str, Any]) -> Run | None:
+    """Return the run of a folder if it is finished, None if it is yet to be resumed or started.
+
+    Raises:
+        ValueError: The folder holds another run than the manifest tells of, or a damaged one.
+        FileExistsError: The folder holds files of a run, but not what they belong to.
+    """
+    if not (folder / MANIFEST).exists():
+        check_folder(folder)
+        return None
+    if odd := differences(identity(manifest), identity(read_manifest(folder))):
+        raise ValueError(
+            f"Expected {folder} to hold the run that is to be resumed, but it holds another: {', '.join(odd)}. Choose "
+            "another folder, or overwrite it."
+        )
+    if not (folder / SUMMARY).exists():
+        return None
+    remove_checkpoints(folder)  # a process may have died between writing the summary and removing them
+    return Run.load(folder)
+
+
+class RunWriter:
+    """Writes the files of a run: `add` every batch, then `finish`.
+
+    Making one starts the run, in place of whatever run is in the folder, or with ``resume`` goes on with that one.
+
+    Args:
+        folder: Folder of the run.
+        manifest: What is run.
+        adapter: What runs; its state is saved, and restored on ``resume``.
+        resume: Go on from the newest good checkpoint, or start over if there is none.
+        every: Save a checkpoint after so many batches, None for never.
+        seconds: But only when so many seconds have passed since the latest one.
+
+    Attributes:
+        run: The run as it was when the writer was made, without batches or with those that are not to be run again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: dict[str, Any],
+        adapter: Adapter,
+        *,
+        resume: bool = False,
+        every: int | None = None,
+        seconds: float = 0.0,
+    ) -> None:
+        self._folder, self._adapter, self._every, self._seconds = folder, adapter, every, seconds
+        _sweep(folder)
+        place = self._find_place(manifest) if resume and (folder / MANIFEST).exists() else None
+        if place is None:
+            _clear(folder)
+        else:
+            manifest = _resumed(read_manifest(folder), manifest, place.batches)
+        write_json(folder / MANIFEST, manifest)
+        lengths = {} if place is None else place.lengths
+        self._files = {name: _LineFile(folder / name, lengths.get(name, 0)) for name in (RECORDS, TIMING)}
+        sync_folder(folder)
+        self.run = Run(manifest, *(read_lines(folder / name) for name in (RECORDS, TIMING)))
+        self._saved, self._saved_at = len(self.run.records), time.monotonic()
+        self._told = False
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def add(self, record: dict[str, Any], times: dict[str, Any]) -> None:
+        """Append a batch to the files, and save a checkpoint if it is time."""
+        self._files[RECORDS].add(record)
+        self._files[TIMING].add(times)
+        done = record["batch"] + 1
+        due = self._every is not None and done - self._saved >= self._every and done < self.run.manifest["batches"]
+        if due and time.monotonic() - self._saved_at >= self._seconds:
+            self._save(done)
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write the summary, which makes the run a finished one, and remove what only an unfinished one needs."""
+        for file in self._files.values():
+            file.mark()
+        write_json(self._folder / SUMMARY, summary)
+        remove_checkpoints(self._folder)
+
+    def _find_place(self, manifest: dict[str, Any]) -> Place | None:
+        place = restore(self._folder, manifest, self._adapter)
+        if place is None:
+            warnings.warn(f"There is no good checkpoint in {self._folder}: the run starts over.", stacklevel=4)
+        return place
+
+    def _save(self, done: int) -> None:
+        try:
+            marks = {name: file.mark() for name, file in self._files.items()}
+            save_checkpoint(self._folder, self.run.manifest, self._adapter, done, marks)
+        except (OSError, MemoryError, torch.OutOfMemoryError) as error:
+            if not self._told:
+                warnings.warn(
+                    f"No checkpoint could be saved in {self._folder} ({error}). The run goes on; if it is stopped, it "
+                    f"will resume from batch {self._saved} unless a later attempt succeeds.",
+                    stacklevel=4,
+                )
+            self._told = True
+        else:
+            self._saved = done
+        self._saved_at = time.monotonic()
+        if torch.cuda.is_initialized():
+            torch.cuda.reset_peak_memory_stats()  # the copies made for saving are no cost of the method
+
+
+class _LineFile:
+    """A file of JSON lines that knows its length and hash; what lies behind ``length`` bytes is cut off."""
+
+    def __init__(self, path: Path, length: int) -> None:
+        self._file = path.open("r+b" if length else "wb")
+        self._digest, self._length = hashlib.sha256(self._file.read(length) if length else b""), length
+        self._file.truncate(length)
+        self._file.seek(length)
+
+    def add(self, line: dict[str, Any]) -> None:
+        data = (json.dumps(line, allow_nan=False) + "\n").encode()
+        self._file.write(data)
+        self._file.flush()
+        self._digest.update(data)
+        self._length += len(data)
+
+    def mark(self) -> Mark:
+        """Make sure that all is on the disk, and return what it is."""
+        os.fsync(self._file.fileno())
+        return self._length, self._digest.hexdigest()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _resumed(old: dict[str, Any], new: dict[str, Any], batches: int) -> dict[str, Any]:
+    """The manifest of a run that goes on after so many batches, with what has changed since it was started."""
+    changed = {key: new[key] for key in CIRCUMSTANCES if key != "resumed" and new[key] != old.get(key)}
+    return old | {"resumed": [*old.get("resumed", []), {"batch": batches, **changed}]}
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes left half written."""
+    for name in (MANIFEST, SUMMARY):
+        for aside in folder.glob(f".{name}.*"):
+            aside.unlink()
+
+
+def _clear(folder: Path) -> None:
+    """Remove the run of a folder; the summary first and the manifest last, so that a kill leaves no false one."""
+    for name in FILES:
+        if name == MANIFEST:
+            remove_checkpoints(folder)
+        (folder / name).unlink(missing_ok=True)
