@@ -7,12 +7,22 @@ from PIL import Image
 
 from vcotta.corruptions import STANDARD
 from vcotta.report import alpha_along_stream, error_by_corruption, reliability
-from vcotta.report.figures import LOOK, SPARE, _looks
+from vcotta.report.comparison_figures import (
+    cost_against_error,
+    error_along_stream,
+    error_heat_map,
+    risk_against_coverage,
+)
+from vcotta.report.looks import KNOWN, SPARE, looks
 
 DRAWINGS = {
     "errors": lambda runs, path: error_by_corruption(runs, path),
     "alpha": lambda runs, path: alpha_along_stream(runs[-1], path),
     "reliability": lambda runs, path: reliability(runs, path),
+    "heat map": error_heat_map,
+    "stream": error_along_stream,
+    "risk": risk_against_coverage,
+    "cost": cost_against_error,
 }
 
 
@@ -54,10 +64,22 @@ def test_nothing_is_drawn_up_to_the_edge(draw, runs, tmp_path):
         assert grey.crop(edge).getextrema()[0] == 255, "a label is clipped"
 
 
-def test_known_methods_keep_their_colours_and_no_two_runs_share_one(make_run):
-    names = ["vcotta", "mine", "bn", "bn", "other"]
-    looks = _looks([make_run(name, {("fog", 5): 1}) for name in names])
-    assert looks == [LOOK["vcotta"], SPARE[0], LOOK["bn"], SPARE[1], SPARE[2]]
+@pytest.mark.parametrize("draw", [error_by_corruption, error_heat_map, cost_against_error])
+def test_a_pdf_embeds_its_fonts_and_is_the_same_bytes_each_time(draw, runs, tmp_path):
+    for name in ("one.pdf", "two.pdf"):
+        draw(runs, tmp_path / name)
+    one = (tmp_path / "one.pdf").read_bytes()
+    assert one == (tmp_path / "two.pdf").read_bytes()
+    assert b"/FontFile2" in one
+    assert b"/Type3" not in one
+    assert b"/Subtype /Image" not in one  # vectors alone
+
+
+def test_known_methods_keep_their_look_and_no_two_share_one():
+    found = looks(["vcotta", "mine", "bn", "bn lr=1", "other", "vcotta lr=1"])
+    assert found == [KNOWN["vcotta"], SPARE[0], KNOWN["bn"], SPARE[1], SPARE[2], SPARE[3]]
+    many = looks([f"method {place}" for place in range(25)])
+    assert len(set(many)) == 25
 
 
 def test_a_method_without_alpha_is_named(make_run, tmp_path):

@@ -1,13 +1,14 @@
-"""What tables and figures share: the errors of several runs on the same domains."""
+"""What tables and figures share: runs that can be compared, because they met the same images in the same order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vcotta.runs import Run
 
-__all__ = ["domain_labels", "same_domains"]
+__all__ = ["check_same_stream", "domain_labels", "same_domains"]
 
 
 def domain_labels(summary: dict[str, Any]) -> list[str]:
@@ -35,3 +36,41 @@ def same_domains(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], list[str]]:
                 "Report runs of one stream at a time."
             )
     return summaries, labels[0]
+
+
+def check_same_stream(runs: Mapping[str, Run]) -> None:
+    """Raise ValueError, with the reason, unless all runs followed one stream; its seed may differ.
+
+    Args:
+        runs: The runs by name.
+    """
+    first, *others = runs.items()
+    for name, run in others:
+        ours, theirs = _facts(first[1]), _facts(run)
+        for fact in {**ours, **theirs}:
+            if ours.get(fact) != theirs.get(fact):
+                raise ValueError(
+                    f"Expected all runs to follow one stream, but {first[0]} and {name} differ in their {fact}: "
+                    f"{_short(ours.get(fact))} and {_short(theirs.get(fact))}. Report runs of one stream at a time."
+                )
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    """All that makes a stream what it is, but for its seed."""
+    visited = [(record["domain"], record["severity"], record["n"]) for record in run.records]
+    stream = run.manifest.get("stream")
+    stated = {key: value for key, value in stream.items() if key != "seed"} if isinstance(stream, dict) else {}
+    order = stated.pop("order", None) or list(dict.fromkeys(domain for domain, _, _ in visited))
+    facts = {
+        "corruptions": order,
+        **{key.replace("_", " "): value for key, value in stated.items()},
+        "batches": visited,
+    }
+    if "frost" in order:
+        facts["frost textures"] = run.manifest.get("frost")
+    return facts
+
+
+def _short(value: object, most: int = 80) -> str:
+    text = "nothing" if value is None else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."

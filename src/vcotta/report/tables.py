@@ -1,18 +1,22 @@
-"""Comparison tables of runs, for the terminal and as Markdown."""
+"""Comparison tables of runs, for the terminal, as Markdown and as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vcotta.report.domains import same_domains
+from vcotta.report.domains import domain_labels
+from vcotta.report.groups import WHOLE_RUN, Score, group_runs
 from vcotta.runs import Run
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Grid", "by_corruption", "comparison", "rows"]
+__all__ = ["ALL_COLUMNS", "Grid", "by_corruption", "comparison", "csv_text", "escaped", "rows"]
 
 COLUMNS = {  # key of a row: heading, format
     "error": ("Error %", ".1f"),
@@ -20,6 +24,13 @@ COLUMNS = {  # key of a row: heading, format
     "brier": ("Brier", ".3f"),
     "ece": ("ECE", ".3f"),
     "seconds": ("Seconds", ".1f"),
+}
+ALL_COLUMNS = {
+    **{key: COLUMNS[key] for key in ("error", "nll", "brier", "ece")},
+    "aurc": ("AURC", ".3f"),
+    "seconds": COLUMNS["seconds"],
+    "forwards": ("Forwards", ".0f"),
+    "backwards": ("Backwards", ".0f"),
 }
 
 
@@ -63,11 +74,11 @@ class Grid:
             <BLANKLINE>
         """
         marked = [
-            [f"**{cell}**" if (r, c) in self.best else cell for c, cell in enumerate(row)]
+            [f"**{escaped(cell)}**" if (r, c) in self.best else escaped(cell) for c, cell in enumerate(row)]
             for r, row in enumerate(self.cells)
         ]
         rule = "|".join([":--"] + ["--:"] * (len(self.header) - 1))
-        lines = ["| " + " | ".join(row) + " |" for row in (self.header, *marked)]
+        lines = ["| " + " | ".join(row) + " |" for row in (map(escaped, self.header), *marked)]
         return "\n".join([lines[0], f"|{rule}|", *lines[1:], ""])
 
 
@@ -93,39 +104,97 @@ def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return table
 
 
-def comparison(runs: Sequence[Run]) -> Grid:
-    """Return the table of `rows`, one line a run, the best score of each column marked (being quick is no score)."""
-    table = rows(runs)
-    header = ("Method", *(heading for heading, _ in COLUMNS.values()))
-    cells = tuple((row["method"], *(f"{row[key]:{form}}" for key, (_, form) in COLUMNS.items())) for row in table)
+def comparison(runs: Sequence[Run], columns: Mapping[str, tuple[str, str]] = COLUMNS) -> Grid:
+    """Return the means over domains, one line a method and setting, the best score of each column marked.
+
+    Several seeds are told as mean and range. Being quick is no score, so cost is not marked.
+
+    Args:
+        runs: Runs of one stream.
+        columns: Heading and format of each score to show, such as `COLUMNS` or `ALL_COLUMNS`.
+    """
+    groups = group_runs(runs)
+    header = ("Method", *(heading for heading, _ in columns.values()))
+    scores = {key: [group.score(key) for group in groups] for key in columns}
+    cells = tuple(
+        (group.label, *(scores[key][r].text(form) for key, (_, form) in columns.items()))
+        for r, group in enumerate(groups)
+    )
     best = {
         (r, c)
-        for c, key in enumerate(COLUMNS, 1)
-        if key != "seconds"
-        for r in _lowest([row[key] for row in table], [row[c] for row in cells])
+        for c, (key, (_, form)) in enumerate(columns.items(), 1)
+        if key not in WHOLE_RUN
+        for r in _lowest(scores[key], form)
     }
     return Grid(header, cells, frozenset(best), "Means over corruptions")
 
 
 def by_corruption(runs: Sequence[Run]) -> Grid:
-    """Return the error in per cent, one line a domain and a last one for their mean, one column a run.
+    """Return the error in per cent, one line a domain and a last one for their mean, one column a method and setting.
 
-    The best run of each line is marked. Lines are domains rather than methods so that fifteen of them fit a terminal.
+    The best of each line is marked. Lines are domains rather than methods so that fifteen of them fit a terminal.
     """
-    summaries, labels = same_domains(runs)
-    values = [[100 * summary["domains"][place]["error"] for summary in summaries] for place in range(len(labels))] + [
-        [100 * summary["mean"]["error"] for summary in summaries]
+    groups = group_runs(runs)
+    names = (*groups[0].domains, "mean")
+    values = [[group.domain_score(place) for group in groups] for place in range(len(names) - 1)] + [
+        [group.score("error") for group in groups]
     ]
-    cells = tuple(
-        (label, *(f"{value:.1f}" for value in line)) for label, line in zip([*labels, "mean"], values, strict=True)
-    )
-    best = {(r, c + 1) for r, line in enumerate(values) for c in _lowest(line, cells[r][1:])}
-    return Grid(("Corruption", *(run.method for run in runs)), cells, frozenset(best), "Error in per cent")
+    cells = tuple((name, *(value.text(".1f") for value in line)) for name, line in zip(names, values, strict=True))
+    best = {(r, c + 1) for r, line in enumerate(values) for c in _lowest(line, ".1f")}
+    return Grid(("Corruption", *(group.label for group in groups)), cells, frozenset(best), "Error in per cent")
 
 
-def _lowest(values: Sequence[float], shown: Sequence[str]) -> list[int]:
-    """Return the places of the smallest value and of those that look the same once rounded; none if all do."""
+def csv_text(runs: Mapping[str, Run]) -> str:
+    """Return one line a run, unrounded: what it is, its scores (fractions and nats), its cost, its errors by domain.
+
+    Args:
+        runs: Runs of one stream, by the name of their folder.
+    """
+    labels = {id(run): group.label for group in group_runs(list(runs.values())) for run in group.runs}
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    for place, (folder, run) in enumerate(runs.items()):
+        summary = run.summary()
+        line = {
+            "run": folder,
+            "method": run.method,
+            "label": labels[id(run)],
+            "seed": run.manifest.get("seed"),
+            **summary["mean"],
+            **{key: summary[key] for key in WHOLE_RUN},
+            **{f"error {label}": part["error"] for label, part in _numbered(summary)},
+        }
+        if not place:
+            writer.writerow(line)
+        writer.writerow(line.values())
+    return file.getvalue()
+
+
+def _numbered(summary: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Pair each domain with its label; one that is visited again gets a number, so that no column is lost."""
+    labels = domain_labels(summary)
+    again = [f" ({labels[:place].count(label) + 1})" * (label in labels[:place]) for place, label in enumerate(labels)]
+    return [(label + more, part) for label, more, part in zip(labels, again, summary["domains"], strict=True)]
+
+
+def _lowest(scores: Sequence[Score], form: str) -> list[int]:
+    """Return the places of the smallest mean and of those that look the same once rounded; none if all do."""
+    shown = [f"{score.mean:{form}}" for score in scores]
     if len(set(shown)) < 2:
         return []
-    least = shown[min(range(len(values)), key=values.__getitem__)]
+    least = shown[min(range(len(scores)), key=lambda place: _last_if_nan(scores[place].mean))]
     return [place for place, text in enumerate(shown) if text == least]
+
+
+def _last_if_nan(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+def escaped(cell: str) -> str:
+    r"""Return text that Markdown shows as it is.
+
+    Example:
+        >>> print(escaped("a|b <i>"))
+        a\|b &lt;i>
+    """
+    return cell.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
