@@ -12,6 +12,8 @@ import typer
 from vcotta._version import __version__
 from vcotta.cli.data import corrupt, data_fetch, data_list, data_prepare
 from vcotta.cli.networks import check, train, warmup
+from vcotta.cli.report import report
+from vcotta.cli.reproduce import reproduce
 from vcotta.cli.runs import run, tune
 from vcotta.cli.tour import demo, info, methods
 
@@ -30,7 +32,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="See which data is there, and fetch more.", invoke_without_command=True)
 
 
-for command in (demo, methods, train, check, warmup, run, tune, corrupt, info):
+for command in (demo, methods, train, check, warmup, run, report, reproduce, tune, corrupt, info):
     app.command()(command)
 data_app.command("list")(data_list)
 data_app.command("prepare")(data_prepare)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ class Benchmark:
         training: How its source network is trained, None where that is not ours to do.
         training_batch: Images in a batch of the training and the warm-up.
         warm_up: Settings of the warm-up.
+        source_share: Share of the training images that are used, the first ones.
         settings: Name of the data set whose settings the methods use, one of `vcotta.methods.DATASETS`.
     """
 
@@ -45,6 +46,7 @@ class Benchmark:
     training: TrainConfig | None = None
     training_batch: int = 200
     warm_up: WarmUpConfig = field(default_factory=WarmUpConfig)
+    source_share: float = 1.0
     settings: str = "imagenet"
 
     @property
@@ -68,7 +70,10 @@ class Benchmark:
                 f"Expected training images, but {self.name} has none here. Give `weights` of a network that was "
                 "trained, and for a variational method warmed up, elsewhere."
             )
-        return data
+        if self.source_share == 1:
+            return data
+        count = max(1, round(self.source_share * len(data)))
+        return replace(data, images=data.images[:count], labels=data.labels[:count])
 
     def source(self, seed: int, device: str = "cpu") -> Batches:
         """Return a shuffled loader over the training images, kept on the device."""

@@ -1,0 +1,67 @@
+"""The command that repeats the paper's experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vcotta.cli.options import Device, numbers, show
+
+__all__ = ["reproduce"]
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="An experiment; --list tells their names.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    dataset: Annotated[str, typer.Option(help="digits, cifar10, cifar100 or imagenet.")] = "digits",
+    scale: Annotated[str, typer.Option(help="quick (fewer images and views, one seed) or full.")] = "quick",
+    preset: Annotated[str, typer.Option(help="VCoTTA's preset: best or paper.")] = "best",
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds, separated by commas; by default 0, or 0,1,2 at full.")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="The source network; not needed for digits.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use only this many images of each corruption.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of runs and results; call again to go on.")] = Path("reproduced"),
+    workers: Annotated[int | None, typer.Option(help="Processes; by default 2, on a GPU 1.", min=1)] = None,
+    device: Device = None,
+) -> None:
+    """Repeat an experiment of the paper and set the result beside it.
+
+    Finished runs are kept in the folder and never repeated; a stopped one goes on from its last checkpoint. The table
+    is also written as Markdown and CSV.
+    """
+    from rich.table import Table
+
+    from vcotta._messages import unknown_name
+    from vcotta.cli.options import runtime_for
+    from vcotta.experiments.entries import ENTRIES
+    from vcotta.experiments.reproduce import reproduce as repeat
+    from vcotta.experiments.reproduce import scaled
+    from vcotta.report.progress import display
+
+    if listed or name is None:
+        table = Table()
+        for heading in ("Experiment", "What it shows", "In the paper"):
+            table.add_column(heading, overflow="fold")
+        for entry in ENTRIES.values():
+            table.add_row(entry.name, entry.title, entry.where)
+        show(table)
+        return
+    if name not in ENTRIES:
+        raise unknown_name("experiment", name, ENTRIES)
+    asked = scaled(dataset, scale, preset=preset, seeds=None if seeds is None else numbers("seeds", seeds), limit=limit)
+    device = str(runtime_for(device, None).device)
+    with display() as task:
+        found = repeat(
+            ENTRIES[name],
+            asked,
+            out,
+            workers=workers or (1 if device.startswith("cuda") else 2),
+            weights=weights,
+            device=device,
+            report=task(name, "{:.0f} cells done"),
+        )
+    show(found.table.rich())
+    typer.echo(f"Files: {found.folder}")

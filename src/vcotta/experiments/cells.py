@@ -1,0 +1,58 @@
+"""A cell: one method with one setting on one stream, the unit that experiments are made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+__all__ = ["Cell", "Start"]
+
+Start = Literal["source", "warmed", "unwarmed", "scratch"]
+"""The network a cell starts from: the ``source`` network; that network ``warmed`` up, or made variational without a
+warm-up (``unwarmed``); or a variational network trained from ``scratch`` by variational inference."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All that determines one run.
+
+    Attributes:
+        label: The row of the table it belongs to; cells of one label differ in seed or order and are averaged.
+        dataset: Name of the benchmark.
+        method: The adapter.
+        options: Its options beside the data set's settings.
+        start: The network it starts from.
+        warm_up: Settings of the warm-up that differ from the benchmark's.
+        source_share: Share of the source images that the warm-up sees.
+        protocol: Name of the test protocol, and its ``protocol_options``.
+        batch_size: Images in a batch; None for the benchmark's own.
+        limit: Images of each domain; None for all.
+        seed: Seed of the adaptation, and of the networks where they are made here.
+
+    Example:
+        >>> Cell("vcotta", "digits", "vcotta", start="warmed", seed=1).key
+        'vcotta-1-528568f4'
+    """
+
+    label: str
+    dataset: str
+    method: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    start: Start = "source"
+    warm_up: Mapping[str, Any] = field(default_factory=dict)
+    source_share: float = 1.0
+    protocol: str = "continual"
+    protocol_options: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: int | None = None
+    limit: int | None = None
+    seed: int = 0
+
+    @property
+    def key(self) -> str:
+        """A name for its folder: the label, the seed, and a hash of everything."""
+        words = "".join(letter if letter.isalnum() else "_" for letter in self.label)
+        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
+        return f"{words}-{self.seed}-{digest}"
