@@ -137,7 +137,7 @@ def build_adapter(
         model: A classifier that takes images in [0, 1]; it is copied. ``vcotta`` wants a variational network, or a
             plain one together with ``source``, which it then warms up for one epoch.
         source: Source data, yielding (images in [0, 1], labels), for methods that prepare on it; others ignore it. It
-            is read at most once, and never at test time.
+            is read before testing, most often once, and never at test time.
         options: Fields of the method's config, such as ``lr`` or ``views``; besides ``seed`` and ``runtime``, which
             every adapter takes, ``dataset``, one of `DATASETS`, whose settings the fields then start from, and for
             ``vcotta`` ``preset`` (see `VCoTTAConfig.preset`) and ``warmup``, a `WarmUpConfig` for a plain network.
