@@ -3,6 +3,7 @@ from __future__ import annotations
 import builtins
 import errno
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -62,3 +63,19 @@ def test_a_platform_or_file_system_without_locks_is_told_and_work_goes_on(tmp_pa
         done.append("platform")
     assert done == ["file system", "platform"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_words_for_it_the_second_waits_for_the_first(tmp_path) -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with locked(tmp_path / ".lock"):
+            order.append("second")
+
+    with ThreadPoolExecutor(1) as pool:
+        with locked(tmp_path / ".lock"):
+            waiting = pool.submit(second)
+            assert not wait([waiting], timeout=0.2).done
+            order.append("first")
+        waiting.result(timeout=10)
+    assert order == ["first", "second"]

@@ -12,17 +12,17 @@ __all__ = ["locked"]
 
 
 @contextmanager
-def locked(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
+def locked(path: str | os.PathLike[str], busy: str | None = None) -> Iterator[None]:
     """Hold a lock file while the block lasts; the lock dies with its process, however that ends.
 
     Where the platform or the file system has no locks a warning says so and the block runs without.
 
     Args:
         path: The lock file, made for the block and removed after it. One that a killed process left is no lock.
-        busy: What to say if somebody else holds the lock.
+        busy: What to say if somebody else holds the lock; None to wait for it.
 
     Raises:
-        BlockingIOError: Somebody else holds the lock.
+        BlockingIOError: Somebody else holds the lock, and ``busy`` is given.
 
     Example:
         >>> import tempfile
@@ -44,7 +44,7 @@ def locked(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
     while True:
         file = path.open("w")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX if busy is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.close()
             raise BlockingIOError(busy) from error

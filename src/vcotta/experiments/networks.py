@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from vcotta.experiments.cells import Cell
 from vcotta.experiments.setup import train_network, warm_network
 from vcotta.experiments.warmed import note_warmed, read_warmed, warmed_facts, warmed_path
 from vcotta.files import cache_dir
+from vcotta.locks import locked
 from vcotta.models import save_weights
 from vcotta.runtime import Runtime
 
@@ -73,7 +72,7 @@ def _source(benchmark: Benchmark, weights: Path | None, seed: int, runtime: Runt
     }
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_dir() / "trained" / f"{key}.safetensors"
-    with _alone(path):
+    with locked(path.with_suffix(".lock")):
         if not path.exists():
             save_weights(train_network(benchmark, seed=seed, runtime=runtime), path)
     return benchmark.build(None, path, seed=seed)
@@ -82,23 +81,9 @@ def _source(benchmark: Benchmark, weights: Path | None, seed: int, runtime: Runt
 def _warmed(benchmark: Benchmark, model: nn.Module, seed: int, runtime: Runtime) -> nn.Module:
     facts = warmed_facts(benchmark, None, model, seed=seed, runtime=runtime)
     path = warmed_path(facts)
-    with _alone(path):
+    with locked(path.with_suffix(".lock")):
         if (kept := read_warmed(path, model)) is not None:
             return kept
         made = warm_network(benchmark, model, seed=seed, runtime=runtime, path=path)
         note_warmed(path, facts)
         return made
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Let one process at a time work on a file; its lock dies with the process."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as file:
-        try:
-            import fcntl
-        except ImportError:  # no such locks here: at worst the work is done twice
-            yield
-            return
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
