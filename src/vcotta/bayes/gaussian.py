@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from vcotta.bayes.layers import variational_parameters
+from vcotta.fused import alike, flat, fused, shaped
 
 __all__ = ["gaussian_kl", "inverse_softplus", "kl_divergence", "mixture_kl_bound"]
 
@@ -41,7 +42,7 @@ def gaussian_kl(mean_q: Tensor, sigma_q: Tensor, mean_p: Tensor, sigma_p: Tensor
     return (0.5 * (ratio.square() + shift.square() - 1) - ratio.log()).sum()
 
 
-def kl_divergence(q: nn.Module, p: nn.Module) -> Tensor:
+def kl_divergence(q: nn.Module, p: nn.Module, *, compiled: bool = False) -> Tensor:
     """KL(q || p) between two variational networks of the same shape (paper, equation of the KL term).
 
     The sum runs over every variational weight and bias; a tensor that several layers share counts once. Parameters
@@ -50,6 +51,7 @@ def kl_divergence(q: nn.Module, p: nn.Module) -> Tensor:
     Args:
         q: The network whose parameters receive the gradient, usually the student.
         p: The prior. Freeze it (``requires_grad_(False)``) if it is not to be trained.
+        compiled: Compile the arithmetic for a frozen prior, which pays on a GPU (``Runtime.compile``).
 
     Returns:
         A scalar; exactly zero if ``q`` and ``p`` hold the same values.
@@ -70,15 +72,18 @@ def kl_divergence(q: nn.Module, p: nn.Module) -> Tensor:
             for (_, mean_q, rho_q), (_, mean_p, rho_p) in zip(posterior, prior, strict=True)
         ]
         return torch.stack(terms).sum()
-    return _kl_to_frozen(posterior, [(1.0, prior)])
+    return _kl_to_frozen(posterior, [(1.0, prior)], compiled)
 
 
-def mixture_kl_bound(q: nn.Module, source_prior: nn.Module, teacher_prior: nn.Module, alpha: float | Tensor) -> Tensor:
+def mixture_kl_bound(
+    q: nn.Module, source_prior: nn.Module, teacher_prior: nn.Module, alpha: float | Tensor, *, compiled: bool = False
+) -> Tensor:
     r"""Upper bound of KL(q || alpha * source_prior + (1 - alpha) * teacher_prior), from the convexity of KL.
 
     .. math:: \alpha\,\mathrm{KL}(q\|p_1) + (1-\alpha)\,\mathrm{KL}(q\|\bar p)
 
-    The priors are constants here: whatever they require, no gradient reaches them or alpha.
+    The priors are constants here: whatever they require, no gradient reaches them or alpha. ``compiled`` is that of
+    `kl_divergence`.
 
     Example:
         >>> from vcotta.bayes import to_variational
@@ -89,7 +94,7 @@ def mixture_kl_bound(q: nn.Module, source_prior: nn.Module, teacher_prior: nn.Mo
     posterior = _checked(q)
     alpha = alpha.reshape(()) if isinstance(alpha, Tensor) else alpha
     priors = [(alpha, _checked(source_prior, like=q)), (1 - alpha, _checked(teacher_prior, like=q))]
-    return _kl_to_frozen(posterior, priors)
+    return _kl_to_frozen(posterior, priors, compiled)
 
 
 _Parameters = list[tuple[str, Tensor, Tensor]]
@@ -116,55 +121,64 @@ def _checked(net: nn.Module, like: nn.Module | None = None) -> _Parameters:
     return found
 
 
-def _kl_to_frozen(posterior: _Parameters, priors: list[tuple[float | Tensor, _Parameters]]) -> Tensor:
-    """The weighted sum of the divergences to priors that take no gradient."""
+def _kl_to_frozen(
+    posterior: _Parameters, priors: list[tuple[float | Tensor, _Parameters]], compiled: bool
+) -> Tensor:
+    """The weighted sum of the divergences to priors that take no gradient, in float32 or better."""
     means, rhos = [mean for _, mean, _ in posterior], [rho for _, _, rho in posterior]
     if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in (*means, *rhos)):
         posterior = [(name, mean.float(), rho.float()) for name, mean, rho in posterior]
         priors = [(weight, [(name, m.float(), r.float()) for name, m, r in prior]) for weight, prior in priors]
-        return _kl_to_frozen(posterior, priors)
-    kl: Tensor = _FrozenPriorKL.apply(priors, *means, *rhos)
+        return _kl_to_frozen(posterior, priors, compiled)
+    blank = means[0].detach().new_ones(())
+    kl: Tensor = _FrozenPriorKL.apply([(blank * weight, prior) for weight, prior in priors], compiled, *means, *rhos)
     return kl
 
 
 class _FrozenPriorKL(torch.autograd.Function):
-    r"""Value and gradient of :math:`\sum_k w_k\,\mathrm{KL}(q\|p_k)`, a few operations on all tensors at once.
+    r"""Value and gradient of :math:`\sum_k w_k\,\mathrm{KL}(q\|p_k)`, tensor by tensor, see `_weighted_kl`.
 
-    With r = sigma_q / sigma_p and s = (mu_q - mu_p) / sigma_p the divergence of one weight is
-    (r - 1) - log(1 + (r - 1)) + ((r - 1)^2 + s^2) / 2, exactly zero at r = 1, s = 0; its gradient is s / sigma_p for
-    mu_q and r / sigma_p - 1 / sigma_q for sigma_q. It is computed along with the value, which costs autograd's graph,
-    and most of its memory traffic, nothing.
+    The gradient is computed along with the value, which costs autograd's graph, and most of its memory traffic,
+    nothing.
     """
 
     @staticmethod
-    def forward(ctx: Any, priors: list[tuple[float | Tensor, _Parameters]], *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, priors: list[tuple[Tensor, _Parameters]], compiled: bool, *parameters: Tensor) -> Tensor:
         half = len(parameters) // 2
-        means, rhos = parameters[:half], parameters[half:]
-        sigmas = [F.softplus(rho) for rho in rhos]
-        to_means = [torch.zeros_like(mean) for mean in means]
-        to_sigmas = [torch.zeros_like(sigma) for sigma in sigmas]
-        value = means[0].new_zeros(())
-        for weight, prior in priors:
-            scales = [F.softplus(rho) for _, _, rho in prior]
-            shifts = torch._foreach_sub(means, [mean for _, mean, _ in prior])
-            torch._foreach_div_(shifts, scales)
-            excess = torch._foreach_div(sigmas, scales)  # r, then r - 1
-            slopes = torch._foreach_div(excess, scales)
-            torch._foreach_sub_(slopes, torch._foreach_reciprocal(sigmas))
-            torch._foreach_add_(excess, -1.0)
-            squares = torch.stack([*torch._foreach_norm(excess), *torch._foreach_norm(shifts)]).square().sum()
-            logs = torch._foreach_log1p(excess)
-            torch._foreach_sub_(excess, logs)
-            value = value + weight * (torch.stack([part.sum() for part in excess]).sum() + 0.5 * squares)
-            torch._foreach_div_(shifts, scales)
-            for total, part in ((to_means, shifts), (to_sigmas, slopes)):
-                torch._foreach_mul_(part, weight)
-                torch._foreach_add_(total, part)
-        torch._foreach_mul_(to_sigmas, torch._foreach_sigmoid(rhos))  # the slope of softplus
-        ctx.save_for_backward(*to_means, *to_sigmas)
-        return value
+        weights = torch.stack([weight for weight, _ in priors])
+        values, slopes = [], []
+        for place, (mean, rho) in enumerate(zip(parameters[:half], parameters[half:], strict=True)):
+            layer = [mean, rho, *(tensor for _, prior in priors for tensor in prior[place][1:])]
+            if compiled and alike(*layer):
+                value, *found = fused(_weighted_kl)(weights, *map(flat, layer))
+                found = [shaped(slope, mean) for slope in found]
+            else:
+                value, *found = _weighted_kl(weights, *layer)
+            values.append(value)
+            slopes.append(found)
+        ctx.save_for_backward(*(to_mean for to_mean, _ in slopes), *(to_rho for _, to_rho in slopes))
+        return torch.stack(values).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, *torch._foreach_mul(ctx.saved_tensors, grad))
+        return (None, None, *torch._foreach_mul(ctx.saved_tensors, grad))
+
+
+def _weighted_kl(weights: Tensor, mean: Tensor, rho: Tensor, *priors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The weighted sum of one tensor's divergences to (mean, rho) of each prior, and its slopes for mean and rho.
+
+    With r = sigma_q / sigma_p and s = (mu_q - mu_p) / sigma_p the divergence of one weight is
+    (r - 1) - log(1 + (r - 1)) + ((r - 1)^2 + s^2) / 2, exactly zero at r = 1, s = 0; its slope is s / sigma_p for mu_q
+    and r / sigma_p - 1 / sigma_q for sigma_q.
+    """
+    sigma = F.softplus(rho)
+    value, to_mean, to_sigma = torch.zeros_like(mean), torch.zeros_like(mean), torch.zeros_like(mean)
+    for weight, prior_mean, prior_rho in zip(weights, priors[::2], priors[1::2], strict=True):
+        scale = F.softplus(prior_rho)
+        ratio, shift = sigma / scale, (mean - prior_mean) / scale
+        excess = ratio - 1
+        value = value + weight * (excess - excess.log1p() + 0.5 * (excess.square() + shift.square()))
+        to_mean = to_mean + weight * shift / scale
+        to_sigma = to_sigma + weight * (ratio / scale - 1 / sigma)
+    return value.sum(), to_mean, to_sigma * rho.sigmoid()  # the slope of softplus

@@ -158,7 +158,8 @@ def warm_up(
                     logits = net(seen)
                 if epoch == 0:
                     check_labels(labels, len(images), logits.shape[-1])
-                loss = F.cross_entropy(logits.float(), labels.to(runtime.device)) + kl_scale * kl_divergence(net, prior)
+                kl = kl_divergence(net, prior, compiled=bool(runtime.compile))
+                loss = F.cross_entropy(logits.float(), labels.to(runtime.device)) + kl_scale * kl
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()

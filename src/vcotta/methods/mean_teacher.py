@@ -7,12 +7,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vcotta.bayes import inverse_softplus, variational_parameters
+from vcotta.fused import alike, flat, fused, shaped
 
 __all__ = ["restore_randomly", "update_teacher"]
 
 
 @torch.no_grad()
-def update_teacher(teacher: nn.Module, student: nn.Module, beta: float, done: Tensor | None = None) -> None:
+def update_teacher(
+    teacher: nn.Module, student: nn.Module, beta: float, done: Tensor | None = None, *, compiled: bool = False
+) -> None:
     r"""Exponential moving average, in place: teacher <- beta * teacher + (1 - beta) * student (paper, Eq. update_tea).
 
     Means and point parameters are averaged as they are. Of a variational network the **standard deviation** is
@@ -23,6 +26,7 @@ def update_teacher(teacher: nn.Module, student: nn.Module, beta: float, done: Te
         student: What is averaged.
         beta: Decay.
         done: Whether to do it at all, a scalar on the networks' device that the host need not know; None for yes.
+        compiled: Compile the arithmetic of standard deviations, which pays on a GPU (``Runtime.compile``).
 
     Example:
         >>> teacher, student = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
@@ -33,20 +37,25 @@ def update_teacher(teacher: nn.Module, student: nn.Module, beta: float, done: Te
     """
     if beta == 1:
         return  # rho would drift by rounding
-    rhos = {id(rho) for net in (teacher, student) for _, _, rho in variational_parameters(net)}
-    pairs: list[tuple[Tensor, Tensor]] = list(zip(teacher.parameters(), student.parameters(), strict=True))
-    plain = [pair for pair in pairs if id(pair[0]) not in rhos]
-    spread = [pair for pair in pairs if id(pair[0]) in rhos]
-    olds, news = [old for old, _ in plain], [new for _, new in plain]
-    averages = [*torch._foreach_lerp(olds, news, 1 - beta)]
-    if spread:
-        olds += [old for old, _ in spread]
-        sigmas = [F.softplus(old) for old, _ in spread]
-        torch._foreach_lerp_(sigmas, [F.softplus(new) for _, new in spread], 1 - beta)
-        averages += [inverse_softplus(sigma) for sigma in sigmas]
+    rhos = {id(rho) for _, _, rho in variational_parameters(teacher)}
+    pairs = list(zip(teacher.parameters(), student.parameters(), strict=True))
+    olds = [old for old, _ in pairs if id(old) not in rhos]
+    averages = [*torch._foreach_lerp(olds, [new for old, new in pairs if id(old) not in rhos], 1 - beta)]
+    for old, new in pairs:
+        if id(old) in rhos:
+            olds.append(old)
+            if compiled and alike(old, new):
+                averages.append(shaped(fused(_average_rho)(flat(old), flat(new), beta), old))
+            else:
+                averages.append(_average_rho(old, new, beta))
     if done is not None:
         averages = [torch.where(done, average, old) for average, old in zip(averages, olds, strict=True)]
     torch._foreach_copy_(olds, averages)
+
+
+def _average_rho(old: Tensor, new: Tensor, beta: float) -> Tensor:
+    """The rho whose standard deviation is the average of two others'."""
+    return inverse_softplus(torch.lerp(F.softplus(old), F.softplus(new), 1 - beta))
 
 
 @torch.no_grad()
