@@ -257,8 +257,8 @@ def warmups_text() -> str:
     """Table of warm-ups, scored by BN on the result."""
     found = json.loads((RESULTS / "headline" / "warmups.json").read_text())
     lines = [
-        "| kappa | r | lr | epochs | held out: error %, NLL | clean error % | the fifteen: error %, NLL |",
-        "|--:" * 7 + "|",
+        "| kappa | r | lr | epochs | images | held out: error %, NLL | clean error % | the fifteen: error %, NLL |",
+        "|--:" * 8 + "|",
     ]
     for row in found["rows"]:
         lr = "" if row["lr"] is None else f"{row['lr']:g}{' relative' * ('relative' in row['optimizer'])}"
@@ -266,7 +266,7 @@ def warmups_text() -> str:
         clean = "" if row["clean_error"] is None else f"{row['clean_error']:.2f}"
         kappa, ratio = ("-" if row[key] is None else f"{row[key]:g}" for key in ("kl_weight", "sigma_ratio"))
         lines.append(
-            f"| {kappa} | {ratio} | {lr} | {row['epochs']} | {row['heldout_error']:.2f}, {row['heldout_nll']:.3f} "
+            f"| {kappa} | {ratio} | {lr} | {row['epochs']} | {row['images']} | {row['heldout_error']:.2f}, {row['heldout_nll']:.3f} "
             f"| {clean} | {standard} |"
         )
     return "\n".join(
@@ -281,7 +281,7 @@ def trials_text(place: int) -> str:
     lines = [f"| Options | {' | '.join(columns.values())} |", "|:--" + "|--:" * len(columns) + "|"]
     for row in found["rows"]:
         options = ", ".join(f"{key}={value}" for key, value in row["options"].items())
-        cells = " | ".join(f"{row[key][0]:.2f} / {row[key][1]:.3f}" for key in columns)
+        cells = " | ".join(f"{row[key][0]:.2f} / {row[key][1]:.3f}" if key in row else "-" for key in columns)
         lines.append(f"| {options} | {cells} |")
     return "\n".join([*lines, "", f"{found['images']} images a corruption and severity, {found['views']} views."])
 
@@ -334,7 +334,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "methods": methods_text,
     "headline": headline_text,
     "warmups": warmups_text,
-    **{f"trials-{place}": functools.partial(trials_text, place) for place in range(3)},
+    **{f"trials-{place}": functools.partial(trials_text, place) for place in range(4)},
     "step-times": step_times_text,
 }
 
