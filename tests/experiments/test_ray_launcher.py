@@ -5,7 +5,9 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import secrets
 import signal
+import socket
 import sys
 import threading
 import time
@@ -84,6 +86,21 @@ def test_without_ray_the_extra_is_named(monkeypatch, tmp_path) -> None:
         run_cells([Cell("bn", "digits", "bn")], tmp_path, launcher=RayLauncher())
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "[::1]:{}", "127.0.0.1:port"])
+def test_an_address_where_nobody_answers_is_told_at_once(address, tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    with socket.socket() as taken:  # a port that is not listened to
+        taken.bind(("127.0.0.1", 0))
+        launcher = RayLauncher(address.format(taken.getsockname()[1]))
+        with pytest.raises(ConnectionError, match=r"Expected a Ray cluster at .*ray start"):
+            run_cells([Cell("bn", "digits", "bn")], tmp_path, launcher=launcher)
+
+
+@pytest.mark.parametrize("address", [None, "auto", "local"])
+def test_an_address_without_a_port_is_left_to_ray(address) -> None:
+    ray_launcher._knock(address)
+
+
 def test_marks_are_seen_while_they_last_and_then_gone(tmp_path) -> None:
     with ray_launcher._marks([tmp_path / "new"]) as marks:
         assert ray_launcher._look_around(marks) == (ray_launcher._versions(), [])
@@ -96,9 +113,19 @@ def test_marks_are_seen_while_they_last_and_then_gone(tmp_path) -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A head that runs nothing, and two machines of one CPU each, as far as Ray can tell."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'vcotta[cluster]'")
+def cluster(tmp_path_factory) -> Iterator[Any]:
+    """A head that runs nothing, and two machines of one CPU each, as far as Ray can tell; entered with a token."""
+    token = tmp_path_factory.mktemp("ray") / "token"  # or Ray would leave one in the home folder
+    token.write_text(secrets.token_hex(32))
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in {"MODE": "token", "TOKEN_PATH": str(token)}.items():
+            patch.setenv(f"RAY_AUTH_{key}", value)
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        pytest.importorskip("ray", reason="Ray is not installed: pip install 'vcotta[cluster]'")
+        yield from _cluster()
+
+
+def _cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import time
 import uuid
@@ -99,13 +100,25 @@ def _connected(address: str | None) -> Iterator[Any]:
         yield ray
         return
     try:
+        _knock(address)
         ray.init(address=address, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ConnectionError(f"Expected a Ray cluster at {address}, but could not connect: {error}") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConnectionError(
+            f"Expected a Ray cluster at {address or 'the usual address'}, but could not connect: {error}. Start one "
+            "with `ray start --head`, or leave out --address."
+        ) from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _knock(address: str | None) -> None:
+    """See whether somebody answers at an address; Ray itself would keep trying for many minutes."""
+    place = (address or "").removeprefix("ray://").partition("/")[0]
+    host, colon, port = place.rpartition(":")
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _raise_failures(ray: Any, done: Sequence[Any]) -> None:
