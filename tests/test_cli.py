@@ -43,7 +43,21 @@ def test_version_is_printed_by_the_module_too() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "demo", "methods", "corrupt", "train", "check", "warmup", "run", "tune", "info", "data", "data prepare"],
+    [
+        "",
+        "demo",
+        "methods",
+        "corrupt",
+        "train",
+        "check",
+        "warmup",
+        "run",
+        "tune",
+        "info",
+        "data",
+        "data prepare",
+        "reproduce",
+    ],
 )
 def test_every_command_explains_itself(command, name) -> None:
     code, out, _ = command(*name.split(), "--help")
@@ -157,6 +171,9 @@ MISTAKES = {
         "10 outputs",
     ),
     "both resuming and overwriting": (["run", "--method", "bn", "--out", "x", "--resume", "--overwrite"], "both"),
+    "an unknown launcher": (["reproduce", "margin", "--launcher", "slurm", "--out", "x"], "local, ray"),
+    "an address without a cluster": (["reproduce", "margin", "--address", "auto", "--out", "x"], "--launcher ray"),
+    "workers of a cluster": (["reproduce", "margin", "--launcher", "ray", "--workers", "2", "--out", "x"], "resources"),
     "a negative seed": (["demo", "--seed", "-1"], "seed"),
 }
 
@@ -244,6 +261,39 @@ def test_a_stopped_run_goes_on_with_resume_and_a_finished_one_is_left_alone(
     code, _, err = command(*again, "--seed", "1")
     assert code == 2
     assert "seed is 0 there and 1 here" in err
+
+
+def test_a_finished_run_is_shown_before_any_network_is_made(command, untrained, tmp_path, monkeypatch) -> None:
+    assert command("train", "--out", "w.safetensors")[0] == 0
+    run = (
+        "run",
+        "--method",
+        "cotta",
+        "--set",
+        "views=1",
+        "--limit",
+        "10",
+        "--batch-size",
+        "10",
+        "--corruptions",
+        "fog",
+    )
+    run = (*run, "--weights", "w.safetensors", "--out", "run", "--resume")
+    code, first, _ = command(*run)
+    assert code == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    monkeypatch.setattr(setup, "start_network", None)
+    code, again, _ = command(*run)
+    assert (code, again) == (0, first)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+    for changed, reason in ((["--set", "lr=0.5"], "config.lr is"), (["--severity", "3"], "stream.severit")):
+        code, _, err = command(*run, *changed)
+        assert code == 2
+        assert reason in err
+    (tmp_path / "w.safetensors").write_bytes(b"another")
+    code, _, err = command(*run)
+    assert code == 2
+    assert "weights_file_sha256 is" in err
 
 
 def test_tune_looks_at_the_extra_corruptions_only_and_writes_what_it_found(command, untrained, tmp_path) -> None:

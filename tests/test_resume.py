@@ -1,4 +1,4 @@
-"""Runs that are killed and resumed. Run as a script, this file kills runs and says how that went."""
+"""Runs that are killed and resumed. Run as a script, this file kills runs and says how that went, or resumes one."""
 
 from __future__ import annotations
 
@@ -341,6 +341,21 @@ def test_two_processes_cannot_write_one_run(tmp_path, whole) -> None:
     assert is_whole(tmp_path / "run", whole)
 
 
+def test_a_second_process_is_refused_while_the_first_runs(tmp_path, whole) -> None:
+    told: list[subprocess.CompletedProcess[str]] = []
+
+    def second(done: int, *_: object) -> None:
+        if done == 3:
+            script = [sys.executable, __file__, str(tmp_path / "run"), "resume"]
+            told.append(subprocess.run(script, capture_output=True, text=True, check=False))
+
+    run(tmp_path / "run", progress=second)
+    assert told[0].returncode == 1
+    assert "BlockingIOError" in told[0].stderr
+    assert "another process is writing a run there" in told[0].stderr
+    assert is_whole(tmp_path / "run", whole)
+
+
 def test_a_full_disk_stops_only_the_saving_and_is_told_once(tmp_path, whole, monkeypatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -413,4 +428,4 @@ def test_overwriting_removes_the_checkpoints_of_the_old_run(stopped, whole) -> N
 
 
 if __name__ == "__main__":
-    kill_all(Path(sys.argv[1]))
+    (resume if sys.argv[2:] == ["resume"] else kill_all)(Path(sys.argv[1]))

@@ -147,7 +147,12 @@ def test_a_record_with_missing_samples_is_told(tmp_path, key) -> None:
         Run.load(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "not json"])
+BAD_STREAMS = ['"continual"', "[]", "null", '{"order": 3}']
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "[]", "not json", *(f'{{"batches": 4, "method": "bn", "stream": {bad}}}' for bad in BAD_STREAMS)]
+)
 def test_a_damaged_manifest_is_told(tmp_path, text) -> None:
     write(tmp_path)
     (tmp_path / "manifest.json").write_text(text)

@@ -22,13 +22,14 @@ from vcotta import metrics
 from vcotta._version import __version__
 from vcotta.locks import locked
 from vcotta.run_writer import RunWriter, finished_run
-from vcotta.runs import LOCK, Run, check_folder
+from vcotta.runs import LOCK, MANIFEST, SUMMARY, Run, check_folder, read_manifest
+from vcotta.runtime import Runtime
 from vcotta.streams import Batch, Stream
 
 if TYPE_CHECKING:
     from vcotta.methods.base import Adapter
 
-__all__ = ["run_stream", "weights_sha256"]
+__all__ = ["already_finished", "run_stream", "weights_sha256"]
 
 _BUSY = "Expected {} to be free, but another process is writing a run there. Wait for it, or choose another folder."
 
@@ -123,6 +124,45 @@ def run_stream(
     return run
 
 
+def already_finished(
+    out: str | os.PathLike[str],
+    method: str,
+    config: Any,
+    stream: Stream,
+    *,
+    seed: int = 0,
+    runtime: Runtime | None = None,
+    manifest: dict[str, Any] | None = None,
+) -> Run | None:
+    """Return the run in a folder if it is finished, before any network is made; None if there is still work to do.
+
+    Args:
+        out: Folder of the run.
+        method: Name of the method.
+        config: Its settings, as `configure` makes them.
+        stream: The protocol.
+        seed: Seed of the adapter.
+        runtime: Device and precision.
+        manifest: What else `run_stream` was told for the manifest.
+
+    Raises:
+        ValueError: The folder holds a finished run, but another one. Of the network, only what ``manifest`` tells is
+            compared.
+
+    Example:
+        >>> import vcotta
+        >>> from vcotta.data.digits import load_digits
+        >>> stream = vcotta.ContinualStream(load_digits()[1], ("fog",), limit=10)
+        >>> already_finished("nothing-there", "bn", vcotta.methods.configure("bn"), stream) is None
+        True
+    """
+    folder = Path(out)
+    if (folder / LOCK).exists() or not all((folder / name).exists() for name in (MANIFEST, SUMMARY)):
+        return None
+    facts = _plain(_plan(method, config, seed, runtime or Runtime(), stream) | (manifest or {}))
+    return finished_run(folder, read_manifest(folder) | facts)
+
+
 def _check_options(
     stream: Stream, out: str | os.PathLike[str] | None, overwrite: bool, resume: bool, checkpoint_every: int | None
 ) -> None:
@@ -208,15 +248,21 @@ def weights_sha256(net: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _manifest(adapter: Adapter, stream: Stream, more: dict[str, Any]) -> dict[str, Any]:
-    facts = {
-        "method": adapter.name,
-        "config": asdict(adapter.config),
-        "seed": adapter.seed,
-        "runtime": asdict(adapter.runtime),
-        "weights_sha256": weights_sha256(adapter.start),
+def _plan(method: str, config: Any, seed: int, runtime: Runtime, stream: Stream) -> dict[str, Any]:
+    """What is known of a run before there is a network."""
+    return {
+        "method": method,
+        "config": asdict(config),
+        "seed": seed,
+        "runtime": asdict(runtime),
         "stream": stream.describe(),
         "batches": len(stream),
+    }
+
+
+def _manifest(adapter: Adapter, stream: Stream, more: dict[str, Any]) -> dict[str, Any]:
+    facts = _plan(adapter.name, adapter.config, adapter.seed, adapter.runtime, stream) | {
+        "weights_sha256": weights_sha256(adapter.start),
         "versions": {
             "vcotta": __version__,
             "torch": str(torch.__version__),

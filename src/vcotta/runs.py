@@ -158,7 +158,8 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         _ = manifest["batches"], manifest["method"]
-    except (ValueError, KeyError, TypeError) as reason:
+        list(manifest.get("stream", {}).get("order", []))
+    except (ValueError, KeyError, TypeError, AttributeError) as reason:
         raise ValueError(f"Expected {path} to be the manifest of a run, but it is damaged.") from reason
     return manifest
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vcotta.cli.options import Device, numbers, show
+
+if TYPE_CHECKING:
+    from vcotta.experiments.launch import Launcher
 
 __all__ = ["reproduce"]
 
@@ -24,18 +27,25 @@ def reproduce(
     weights: Annotated[Path | None, typer.Option(help="The source network; not needed for digits.")] = None,
     limit: Annotated[int | None, typer.Option(help="Use only this many images of each corruption.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of runs and results; call again to go on.")] = Path("reproduced"),
-    workers: Annotated[int | None, typer.Option(help="Processes; by default 2, on a GPU 1.", min=1)] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes of the local launcher; by default 2, on a GPU 1.", min=1)
+    ] = None,
+    launcher: Annotated[str, typer.Option(help="local (this machine) or ray (a Ray cluster).")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster, as host:port; by default the one of this machine, or a new one.")
+    ] = None,
     device: Device = None,
 ) -> None:
     """Repeat an experiment of the paper and set the result beside it.
 
     Finished runs are kept in the folder and never repeated; a stopped one goes on from its last checkpoint. The table
     is also written as Markdown and CSV.
+
+    With --launcher ray every machine must see the folder and the cache folder under the same names.
     """
     from rich.table import Table
 
     from vcotta._messages import unknown_name
-    from vcotta.cli.options import runtime_for
     from vcotta.experiments.entries import ENTRIES
     from vcotta.experiments.reproduce import reproduce as repeat
     from vcotta.experiments.reproduce import scaled
@@ -52,16 +62,38 @@ def reproduce(
     if name not in ENTRIES:
         raise unknown_name("experiment", name, ENTRIES)
     asked = scaled(dataset, scale, preset=preset, seeds=None if seeds is None else numbers("seeds", seeds), limit=limit)
-    device = str(runtime_for(device, None).device)
+    device, run_by = _launcher(launcher, address, workers, device)
     with display() as task:
         found = repeat(
             ENTRIES[name],
             asked,
             out,
-            workers=workers or (1 if device.startswith("cuda") else 2),
+            launcher=run_by,
             weights=weights,
             device=device,
             report=task(name, "{:.0f} cells done"),
         )
     show(found.table.rich())
     typer.echo(f"Files: {found.folder}")
+
+
+def _launcher(name: str, address: str | None, workers: int | None, device: str | None) -> tuple[str, Launcher]:
+    """The device and the launcher asked for."""
+    from vcotta._messages import unknown_name
+    from vcotta.cli.options import runtime_for
+    from vcotta.experiments.launch import LocalLauncher
+    from vcotta.experiments.ray_launcher import RayLauncher
+
+    if name == "ray":
+        if workers is not None:
+            raise ValueError(
+                f"Expected `workers` only with the local launcher, but got {workers}: a Ray cluster runs as many cells "
+                "at once as it has resources for."
+            )
+        return device or runtime_for(None, None).device, RayLauncher(address)  # the cluster may have what we have not
+    if name != "local":
+        raise unknown_name("launcher", name, ("local", "ray"))
+    if address is not None:
+        raise ValueError(f"Expected `address` only with --launcher ray, but got {address!r}.")
+    device = runtime_for(device, None).device
+    return device, LocalLauncher(workers or (1 if device.startswith("cuda") else 2))

@@ -84,9 +84,10 @@ def run(
     A finished one is left as it is.
     """
     from vcotta.corruptions import STANDARD, frost_source
-    from vcotta.evaluate import run_stream
+    from vcotta.evaluate import already_finished, run_stream
     from vcotta.experiments.benchmark import find_benchmark
     from vcotta.experiments.setup import adapter_for, start_network, stream_for
+    from vcotta.files import sha256
     from vcotta.methods import configure
     from vcotta.report.progress import display
     from vcotta.report.tables import by_corruption, comparison
@@ -95,7 +96,7 @@ def run(
     benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
     options = parse_settings(settings, method)
     files = {"subset": subset, "list_file": list_file, "preprocess": preprocess, "legacy": legacy or None}
-    configure(method, **{"dataset": benchmark.settings, **options})  # a mistake is told before any training
+    config = configure(method, **{"dataset": benchmark.settings, **options})  # a mistake is told before any training
     check_folder(out, overwrite, resume)
     stream = stream_for(
         benchmark,
@@ -108,22 +109,31 @@ def run(
         files={key: value for key, value in files.items() if value is not None},
         device=runtime.device,
     )
+    facts = {
+        "dataset": dataset,
+        "network": model or benchmark.network,
+        "weights_file_sha256": weights and sha256(weights),
+        "frost": frost_source(),
+    }
     set_threads(dataset)
-    with display() as task:
-        start = start_network(benchmark, method, model, weights, seed=seed, runtime=runtime, task=task)
-        adapter = adapter_for(benchmark, method, start, seed=seed, runtime=runtime, **options)
-        facts = {"dataset": dataset, "network": model or benchmark.network, "frost": frost_source()}
-        done = run_stream(
-            adapter,
-            stream,
-            out,
-            progress=task(method, "error {:.1%}"),
-            manifest=facts,
-            overwrite=overwrite,
-            resume=resume,
-            checkpoint_every=checkpoint_every or None,
-            checkpoint_seconds=CHECKPOINT_SECONDS,
-        )
+    done = None
+    if resume:
+        done = already_finished(out, method, config, stream, seed=seed, runtime=runtime, manifest=facts)
+    if done is None:
+        with display() as task:
+            start = start_network(benchmark, method, model, weights, seed=seed, runtime=runtime, task=task)
+            adapter = adapter_for(benchmark, method, start, seed=seed, runtime=runtime, **options)
+            done = run_stream(
+                adapter,
+                stream,
+                out,
+                progress=task(method, "error {:.1%}"),
+                manifest=facts,
+                overwrite=overwrite,
+                resume=resume,
+                checkpoint_every=checkpoint_every or None,
+                checkpoint_seconds=CHECKPOINT_SECONDS,
+            )
     show(comparison([done]).rich())
     show(by_corruption([done]).rich())
     typer.echo(f"{stream} Frost: {frost_source()}. Files: {out}")

@@ -1,21 +1,18 @@
-"""Running the cells of an experiment: in parallel processes, each run resumable, none repeated."""
+"""Running the cells of an experiment: side by side, each run resumable, none repeated."""
 
 from __future__ import annotations
 
-import multiprocessing
-import queue
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from vcotta.corruptions import frost_source
 from vcotta.evaluate import run_stream
 from vcotta.experiments.benchmark import find_benchmark
+from vcotta.experiments.board import Board
 from vcotta.experiments.cells import Cell
+from vcotta.experiments.launch import Launcher, LocalLauncher
 from vcotta.experiments.networks import network_for
 from vcotta.experiments.setup import adapter_for
 from vcotta.protocols import make_stream
@@ -63,6 +60,7 @@ def run_cells(
     out: Path,
     *,
     workers: int = 2,
+    launcher: Launcher | None = None,
     weights: Path | None = None,
     device: str = "cpu",
     report: Report | None = None,
@@ -75,85 +73,20 @@ def run_cells(
     Args:
         cells: What to run.
         out: Folder of the runs.
-        workers: Processes; 1 runs everything in this one, as a GPU wants it.
+        workers: Processes of this machine; 1 runs everything in this one, as a GPU wants it.
+        launcher: Runs the cells elsewhere than in ``workers`` processes, for example `RayLauncher`.
         weights: The source network, see `network_for`.
         device: Where to compute.
         report: Called with (batches done, batches known of, cells finished) as the work goes on.
     """
-    unique = list({cell.key: cell for cell in cells}.values())
-    board = _Board(len(unique), report)
-    if workers == 1:
-        for cell in unique:
-            run_cell(cell, out / cell.key, weights=weights, device=device, progress=board.line(cell.key))
-            board.finished += 1
-    else:
-        _run_apart(unique, out, workers, weights, device, board)
-    board.end()
+    out, weights = out.absolute(), weights and weights.absolute()  # another process may be in another folder
+    jobs = {
+        out / cell.key: partial(run_cell, cell, out / cell.key, weights=weights, device=device)
+        for cell in cells
+        if not (out / cell.key / SUMMARY).exists()
+    }
+    if jobs:
+        board = Board(list(jobs), report)
+        (launcher or LocalLauncher(workers))(jobs, board, device=device)
+        board.end()
     return [Run.load(out / cell.key) for cell in cells]
-
-
-class _Board:
-    """How far each cell is, and all of them together."""
-
-    def __init__(self, cells: int, report: Report | None) -> None:
-        self.cells, self.report, self.finished = cells, report, 0
-        self.lines: dict[str, tuple[int, int]] = {}
-
-    def line(self, key: str) -> Report:
-        return lambda done, total, error: self.put(key, done, total)
-
-    def end(self) -> None:
-        """Tell that all is done, if anything had to be."""
-        if self.report is not None and self.lines:
-            total = sum(total for _, total in self.lines.values())
-            self.report(total, total, float(self.cells))
-
-    def put(self, key: str, done: int, total: int) -> None:
-        self.lines[key] = done, total
-        if self.report is not None:
-            seen = sum(total for _, total in self.lines.values())
-            waiting = (self.cells - len(self.lines)) * seen / len(self.lines)  # as long as those that began, we guess
-            self.report(sum(done for done, _ in self.lines.values()), round(seen + waiting), float(self.finished))
-
-
-_messages: Any = None  # a worker's way to tell how far it is
-
-
-def _start_worker(messages: Any) -> None:
-    global _messages
-    _messages = messages
-    torch.set_num_threads(1)
-
-
-def _work(cell: Cell, folder: Path, weights: Path | None, device: str) -> None:
-    def progress(done: int, total: int, error: float) -> None:
-        _messages.put((cell.key, done, total))
-
-    run_cell(cell, folder, weights=weights, device=device, progress=progress)
-
-
-def _run_apart(
-    cells: Sequence[Cell], out: Path, workers: int, weights: Path | None, device: str, board: _Board
-) -> None:
-    context = multiprocessing.get_context("spawn")
-    messages = context.Queue()
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(messages,))
-    try:
-        futures = [pool.submit(_work, cell, out / cell.key, weights, device) for cell in cells]
-        while not all(future.done() for future in futures):
-            _check(futures)
-            board.finished = sum(future.done() for future in futures)
-            try:
-                board.put(*messages.get(timeout=0.2))
-            except queue.Empty:
-                continue
-        _check(futures)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _check(futures: Sequence[Future[None]]) -> None:
-    """Raise the first failure at once; what else is running ends at its own pace and is kept."""
-    for future in futures:
-        if future.done() and (error := future.exception()) is not None:
-            raise error

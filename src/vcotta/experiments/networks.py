@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -13,8 +14,8 @@ from vcotta._version import __version__
 from vcotta.bayes import is_warmed_file, load_warmed, to_variational
 from vcotta.experiments.benchmark import Benchmark
 from vcotta.experiments.cells import Cell
-from vcotta.experiments.setup import train_network, warm_network
-from vcotta.experiments.warmed import note_warmed, read_warmed, warmed_facts, warmed_path
+from vcotta.experiments.setup import source_network, train_network, warm_network
+from vcotta.experiments.warmed import kept_warmed
 from vcotta.files import cache_dir
 from vcotta.locks import locked
 from vcotta.models import save_weights
@@ -28,7 +29,8 @@ def network_for(
 ) -> nn.Module:
     """Return the network a cell starts from.
 
-    Several processes may ask at once: one makes it, the others wait for it and read it.
+    It is that of `start_network` with what experiments vary, and a network trained here is kept, too, for the other
+    cells. Several processes may ask at once: one makes it, the others wait for it and read it.
 
     Args:
         cell: Says which network, how it is warmed up, and from which seed.
@@ -51,17 +53,14 @@ def network_for(
         return model
     if cell.start == "unwarmed":
         return to_variational(model, config.sigma_ratio)
-    return _warmed(replace(benchmark, warm_up=config, source_share=cell.source_share), model, cell.seed, runtime)
+    benchmark = replace(benchmark, warm_up=config, source_share=cell.source_share)
+    warm = partial(warm_network, benchmark, model, seed=cell.seed, runtime=runtime)
+    return kept_warmed(benchmark, None, model, lambda path: warm(path=path), seed=cell.seed, runtime=runtime)[0]
 
 
 def _source(benchmark: Benchmark, weights: Path | None, seed: int, runtime: Runtime) -> nn.Module:
-    if weights is not None:
-        return benchmark.build(None, weights, seed=seed)
-    if not benchmark.trains_itself or benchmark.training is None:
-        raise ValueError(
-            f"Expected `weights` of a trained network for {benchmark.name}, but got none. Train one with "
-            f"`vcotta train --dataset {benchmark.name} --out FILE`."
-        )
+    if weights is not None or benchmark.training is None or not benchmark.trains_itself:
+        return source_network(benchmark, None, weights, seed=seed, runtime=runtime)
     facts = {
         "network": benchmark.network,
         "training": asdict(replace(benchmark.training, seed=seed)),
@@ -76,14 +75,3 @@ def _source(benchmark: Benchmark, weights: Path | None, seed: int, runtime: Runt
         if not path.exists():
             save_weights(train_network(benchmark, seed=seed, runtime=runtime), path)
     return benchmark.build(None, path, seed=seed)
-
-
-def _warmed(benchmark: Benchmark, model: nn.Module, seed: int, runtime: Runtime) -> nn.Module:
-    facts = warmed_facts(benchmark, None, model, seed=seed, runtime=runtime)
-    path = warmed_path(facts)
-    with locked(path.with_suffix(".lock")):
-        if (kept := read_warmed(path, model)) is not None:
-            return kept
-        made = warm_network(benchmark, model, seed=seed, runtime=runtime, path=path)
-        note_warmed(path, facts)
-        return made

@@ -9,6 +9,7 @@ from pathlib import Path
 from vcotta._messages import unknown_name
 from vcotta.experiments.entries import Asked, Entry
 from vcotta.experiments.grid import run_cells
+from vcotta.experiments.launch import Launcher
 from vcotta.experiments.outcome import Row, outcome, rows_as_csv, table
 from vcotta.files import write_json
 from vcotta.report.progress import Report
@@ -66,6 +67,7 @@ def reproduce(
     out: Path,
     *,
     workers: int = 2,
+    launcher: Launcher | None = None,
     weights: Path | None = None,
     device: str = "cpu",
     report: Report | None = None,
@@ -76,7 +78,8 @@ def reproduce(
         entry: The experiment.
         asked: Data set, preset, seeds and size.
         out: Folder of the runs, which experiments share, and of their results.
-        workers: Processes.
+        workers: Processes of this machine.
+        launcher: Runs the cells elsewhere, see `run_cells`.
         weights: The source network, see `network_for`.
         device: Where to compute.
         report: Called as the work goes on, see `run_cells`.
@@ -89,7 +92,9 @@ def reproduce(
             f"Expected `dataset` to be one of {', '.join(entry.datasets)} for {entry.name}, but got {asked.dataset!r}."
         )
     cells = entry.all_cells(asked)
-    runs = run_cells(cells, out / "runs", workers=workers, weights=weights, device=device, report=report)
+    runs = run_cells(
+        cells, out / "runs", workers=workers, launcher=launcher, weights=weights, device=device, report=report
+    )
     rows = outcome(entry, asked.dataset, cells, runs)
     drawn, folder = table(entry, rows), out / f"{entry.name}-{asked.dataset}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from vcotta.data import CorruptedSource, ImageSource
 from vcotta.data.corrupted import open_corrupted
 from vcotta.experiments.benchmark import Benchmark
 from vcotta.experiments.prepared import prepare_adapter
-from vcotta.experiments.warmed import note_warmed, read_warmed, warmed_facts, warmed_path
+from vcotta.experiments.warmed import kept_warmed
 from vcotta.methods import METHODS, Adapter, build_adapter
 from vcotta.report.progress import Report
 from vcotta.runtime import Runtime
@@ -119,7 +120,7 @@ def start_network(
     """Return the network a method starts from: the source network, warmed up if the method needs that.
 
     A file written by `vcotta warmup` is taken as it is, by every method. A network that is warmed up here is kept in
-    the cache folder for the next time, see `warmed_path`, unless it is small enough to be trained on the spot.
+    the cache folder for the next time, see `kept_warmed`, unless it is small enough to be trained on the spot.
     """
     if weights is not None and is_warmed_file(weights):
         return load_warmed(benchmark.build(network, seed=seed), weights)
@@ -128,15 +129,10 @@ def start_network(
         return model
     if benchmark.trains_itself:
         return warm_network(benchmark, model, seed=seed, runtime=runtime, task=task)
-    facts = warmed_facts(benchmark, network, model, seed=seed, runtime=runtime)
-    path = warmed_path(facts)
-    if (warmed := read_warmed(path, model)) is not None:
-        if task:
-            task("Warm-up", "from the cache")(1, 1, 0.0)
-        return warmed
-    path.parent.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is told before the work
-    warmed = warm_network(benchmark, model, seed=seed, runtime=runtime, path=path, task=task)
-    note_warmed(path, facts)
+    warm = partial(warm_network, benchmark, model, seed=seed, runtime=runtime, task=task)
+    warmed, kept = kept_warmed(benchmark, network, model, lambda path: warm(path=path), seed=seed, runtime=runtime)
+    if kept and task:
+        task("Warm-up", "from the cache")(1, 1, 0.0)
     return warmed
 
 

@@ -1,0 +1,72 @@
+"""Where the cells of a grid run: a launcher takes them all and returns when all are done."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from vcotta.experiments.board import Board
+
+__all__ = ["WATCH_SECONDS", "Job", "Launcher", "LocalLauncher"]
+
+Job = Callable[..., Any]
+"""A cell ready to run, which can be sent to another process; takes the `Report` to call as ``progress``."""
+
+WATCH_SECONDS = 0.5
+"""How often a launcher looks how far other processes are."""
+
+
+class Launcher(Protocol):
+    """Runs jobs, each given with the folder it writes to, and keeps the board up to date.
+
+    The first failure is raised at once. What was begun can be gone on with by launching it again.
+    """
+
+    def __call__(self, jobs: Mapping[Path, Job], board: Board, *, device: str = "cpu") -> None:
+        """Run all jobs to their end.
+
+        Args:
+            jobs: What to run, by the folder it writes to.
+            board: Is told how far the runs are.
+            device: What the jobs compute on, which says what they need.
+        """
+
+
+@dataclass(frozen=True)
+class LocalLauncher:
+    """Runs jobs on this machine.
+
+    Attributes:
+        workers: Processes, with one torch thread each; 1 runs everything in this one, as a GPU wants it.
+    """
+
+    workers: int = 2
+
+    def __call__(self, jobs: Mapping[Path, Job], board: Board, *, device: str = "cpu") -> None:
+        """Run all jobs to their end, in the order given."""
+        if self.workers == 1:
+            for folder, job in jobs.items():
+                job(progress=board.line(folder))
+                board.finish(folder)
+            return
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=torch.set_num_threads, initargs=(1,))
+        try:
+            waiting: set[Future[None]] = {pool.submit(_work, job) for job in jobs.values()}
+            while waiting:
+                done, waiting = wait(waiting, timeout=WATCH_SECONDS, return_when="FIRST_COMPLETED")
+                for future in done:
+                    future.result()  # a failure is raised at once; what else is running ends at its own pace
+                board.look()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _work(job: Job) -> None:
+    job()  # what it returns stays here: it is in the files
