@@ -300,12 +300,15 @@ def methods_text() -> str:
     from vcotta.methods import METHODS
 
     lines = [
-        "| Method | Venue | What it does | Trains | Needs of the source | Cost of a batch | Written from |",
-        "|:--" * 7 + "|",
+        "| Method | Venue | What it does | Trains | Needs of the source | Cost of a batch | Written from "
+        "| Distributed |",
+        "|:--" * 8 + "|",
     ]
     for name, method in METHODS.items():
         facts = method.facts
+        shared = "yes" if facts.distributed else "no"
         cells = (f"`{name}`", facts.venue, method.summary, facts.trains, facts.source, facts.passes, facts.provenance)
+        cells += (shared,)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", "N is the number of views."])
 

@@ -113,7 +113,14 @@ class PETAL(ViewAveraging):
 
     name = "petal"
     summary = "mean teacher under a source posterior, Fisher restoration"
-    facts = Facts("CVPR 2023", "everything", "5 epochs of SWAG", "3 or N + 2 forwards, 1 backward", "official code")
+    facts = Facts(
+        "CVPR 2023",
+        "everything",
+        "5 epochs of SWAG",
+        "3 or N + 2 forwards, 1 backward",
+        "official code",
+        distributed=True,
+    )
     Config = PETALConfig
     needs_source = True
     datasets: ClassVar = {
