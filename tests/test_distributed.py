@@ -23,7 +23,6 @@ from vcotta.distributed import World, average, join_world, noise_like, split_bat
 from vcotta.evaluate import run_stream
 from vcotta.experiments.benchmark import BENCHMARKS
 from vcotta.methods import METHODS, check_distributed, distribute
-from vcotta.models import save_weights
 from vcotta.resume import CHECKPOINTS
 from vcotta.runs import Run
 from vcotta.streams import Batch
@@ -399,13 +398,19 @@ main()
 """
 
 
+def save_network(folder: Path) -> None:
+    """A network for the command that need be neither trained nor warmed up."""
+    net = vcotta.to_variational(BENCHMARKS["digits"].build(None, seed=0))
+    vcotta.save_warmed(net, folder / "network.safetensors")
+
+
 def command(folder: Path, out: Path, *more: str, processes: int = 0) -> subprocess.Popen[str]:
     """Start `vcotta run` on the digits, by itself or by torchrun."""
     script = folder / "run.py"
     script.write_text(SCRIPT)
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--monitor-interval", "5"]
     start = [*torchrun, "--master-port", str(free_port())] if processes else []
-    what = ["run", "--method", "cotta", "--weights", str(folder / "weights.safetensors"), "--precision", "fp64"]
+    what = ["run", "--method", "vcotta", "--weights", str(folder / "network.safetensors"), "--precision", "fp64"]
     size = ["--corruptions", "fog,contrast", "--limit", "120", "--batch-size", "25", "--checkpoint-every", "1"]
     shared = ["--distributed"] if processes else []
     arguments = [*start, str(script), *what, *size, "--device", "cpu", "--out", str(out), *shared, *more]
@@ -432,7 +437,7 @@ def worker(process: subprocess.Popen[str], rank: int) -> int | None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_torchrun_gives_the_run_of_one_process_even_if_a_worker_is_killed_on_the_way(rank, tmp_path) -> None:
-    save_weights(BENCHMARKS["digits"].build(None, seed=0), tmp_path / "weights.safetensors")
+    save_network(tmp_path)
     code, _, err = finish(command(tmp_path, tmp_path / "one"))
     assert code == 0, err
     out = tmp_path / "two"
@@ -456,7 +461,7 @@ def test_torchrun_gives_the_run_of_one_process_even_if_a_worker_is_killed_on_the
 
 @pytest.mark.slow
 def test_the_command_refuses_what_cannot_be_shared_and_says_how_to_start(tmp_path) -> None:
-    save_weights(BENCHMARKS["digits"].build(None, seed=0), tmp_path / "weights.safetensors")
+    save_network(tmp_path)
     code, _, err = finish(command(tmp_path, tmp_path / "run", "--distributed"))
     assert code == 2
     assert "Expected to be started by torchrun" in err

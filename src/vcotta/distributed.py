@@ -48,7 +48,6 @@ class World:
     Attributes:
         rank: Number of this process, from 0.
         size: Number of processes.
-        device: Where tensors are exchanged.
 
     Example:
         >>> World().leads, World().exchange("alone")
@@ -57,7 +56,6 @@ class World:
 
     rank: int = 0
     size: int = 1
-    device: str = "cpu"
 
     @property
     def leads(self) -> bool:
@@ -84,13 +82,10 @@ class World:
             problem = str(error) or type(error).__name__
             raise
         finally:
-            if self.size > 1:
-                told = self.exchange(problem)
-        if (
-            self.size > 1
-            and (other := next((rank for rank, text in enumerate(told) if text is not None), None)) is not None
-        ):
-            raise RuntimeError(f"Process {other} of {self.size} stopped: {told[other]}")
+            told = self.exchange(problem)
+        for rank, text in enumerate(told):
+            if text is not None:
+                raise RuntimeError(f"Process {rank} of {self.size} stopped: {text}")
 
     def exchange(self, value: Any) -> list[Any]:
         """Return what every process gave, by rank; plain values, as JSON has them."""
@@ -98,7 +93,7 @@ class World:
             return [value]
         data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         lengths = [int(length) for length in self.gather(torch.tensor([len(data)]), [1] * self.size)]
-        return [json.loads(bytes(part.tolist())) for part in self.gather(data, lengths).split(lengths)]
+        return [json.loads(part.numpy().tobytes()) for part in self.gather(data, lengths).split(lengths)]
 
     def share_state(self, state: dict[str, Any] | None) -> dict[str, Any]:
         """Return the leading process's state, nested dictionaries and lists of tensors and plain values."""
@@ -167,7 +162,7 @@ def join_world(device: str = "cpu", *, backend: str | None = None, timeout: floa
             )
         torch.cuda.set_device(place % count)
     dist.init_process_group(backend or ("cpu:gloo,cuda:nccl" if gpu else "gloo"), timeout=timedelta(seconds=timeout))
-    yield World(dist.get_rank(), dist.get_world_size(), device)
+    yield World(dist.get_rank(), dist.get_world_size())
     dist.destroy_process_group()  # not after an error: it might wait for those that are gone
 
 
@@ -181,11 +176,13 @@ class _Share:
     Attributes:
         world: The processes.
         sizes: Numbers of rows, by process.
+        weights: The same as shares of the batch, on its device.
         views: The batch is so many views one after another, and every process has its rows of each.
     """
 
     world: World
     sizes: tuple[int, ...]
+    weights: Tensor
     views: int
 
     @property
@@ -232,7 +229,9 @@ def split_batch(forward: Callable[[Tensor], Tensor], images: Tensor, views: int 
     if _world is None or batch < _world.size:
         return forward(images)
     small, more = divmod(batch, _world.size)
-    _share = share = _Share(_world, tuple(small + (rank < more) for rank in range(_world.size)), views)
+    sizes = tuple(small + (rank < more) for rank in range(_world.size))
+    weights = torch.tensor(sizes, dtype=torch.float64).div_(batch).to(images.device, non_blocking=True)
+    _share = share = _Share(_world, sizes, weights, views)
     try:
         with _WholeStatistics():
             return whole_batch(forward(share.take(images)))
@@ -289,10 +288,12 @@ def var_mean(x: Tensor, dims: list[int], *, correction: int = 1, keepdim: bool =
     """
     if _share is None:
         return torch.var_mean(x, dims, correction=correction, keepdim=keepdim)
-    variance, mean = torch.var_mean(x, dims, correction=0, keepdim=keepdim)
+    mean = x.mean(dims, keepdim=True)
+    variance = (x - mean.detach()).square().mean(dims, keepdim)  # several times as fast as torch.var_mean on the CPU
+    mean = mean if keepdim else mean.view_as(variance)
     count = x.numel() // mean.numel() // _share.sizes[_share.world.rank] * sum(_share.sizes)
     parts = _gather(torch.stack([variance, mean]).unsqueeze(0), [1] * _share.world.size)
-    weights = mean.new_tensor(_share.sizes).div(sum(_share.sizes)).view(-1, *[1] * mean.ndim)
+    weights = _share.weights.to(mean.dtype).view(-1, *[1] * mean.ndim)
     variances, means = parts.unbind(1)
     mean = (weights * means).sum(0)
     variance = (weights * (variances + (means - mean).square())).sum(0)
