@@ -266,8 +266,8 @@ def warmups_text() -> str:
         clean = "" if row["clean_error"] is None else f"{row['clean_error']:.2f}"
         kappa, ratio = ("-" if row[key] is None else f"{row[key]:g}" for key in ("kl_weight", "sigma_ratio"))
         lines.append(
-            f"| {kappa} | {ratio} | {lr} | {row['epochs']} | {row['images']} | {row['heldout_error']:.2f}, {row['heldout_nll']:.3f} "
-            f"| {clean} | {standard} |"
+            f"| {kappa} | {ratio} | {lr} | {row['epochs']} | {row['images']} "
+            f"| {row['heldout_error']:.2f}, {row['heldout_nll']:.3f} | {clean} | {standard} |"
         )
     return "\n".join(
         [*lines, "", f"{found['what']} {found['hardware']}, torch {found['torch']}, {found['precision']}."]
@@ -300,12 +300,15 @@ def methods_text() -> str:
     from vcotta.methods import METHODS
 
     lines = [
-        "| Method | Venue | What it does | Trains | Needs of the source | Cost of a batch | Written from |",
-        "|:--" * 7 + "|",
+        "| Method | Venue | What it does | Trains | Needs of the source | Cost of a batch | Written from "
+        "| Distributed |",
+        "|:--" * 8 + "|",
     ]
     for name, method in METHODS.items():
         facts = method.facts
+        shared = "yes" if facts.distributed else "no"
         cells = (f"`{name}`", facts.venue, method.summary, facts.trains, facts.source, facts.passes, facts.provenance)
+        cells += (shared,)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", "N is the number of views."])
 

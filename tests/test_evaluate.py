@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from vcotta import metrics
+from vcotta.distributed import World
 from vcotta.evaluate import run_stream, weights_sha256
 from vcotta.runs import Run
 from vcotta.runtime import Runtime
@@ -22,7 +23,7 @@ class Settings:
 class Guess:
     """An adapter that drifts: logits are channel means of the image, ever sharper."""
 
-    name, seed, runtime, start = "guess", 4, Runtime(), torch.nn.Linear(1, 1)
+    name, seed, runtime, start, world = "guess", 4, Runtime(), torch.nn.Linear(1, 1), World()
 
     def __init__(self, scale=2.0):
         self.config, self.steps, self.last = Settings(scale), 0, {}

@@ -89,3 +89,21 @@ def test_what_is_left_open_is_the_plain_path_on_a_cpu() -> None:
     assert Runtime() == Runtime("cpu", "fp32", channels_last=False, compile=False)
     with pytest.raises(ValueError, match="precision"):
         Runtime(precision="fp8")
+
+
+def test_fp64_computes_in_float64_what_fp32_rounds(tiny, images) -> None:
+    rounded, precise = (vcotta.build_adapter("tent", tiny(), runtime=Runtime(precision=p)) for p in ("fp32", "fp64"))
+    for seed in range(3):
+        ours, theirs = rounded(images(seed=seed)), precise(images(seed=seed))
+        assert (ours.dtype, theirs.dtype) == (torch.float32, torch.float64)
+        assert 0 < (ours - theirs).abs().max() < 1e-5
+    assert {p.dtype for p in precise.networks["model"].parameters()} == {torch.float64}
+
+
+@pytest.mark.parametrize("name", vcotta.list_methods())
+def test_every_method_runs_in_fp64(name, tiny, images) -> None:
+    model = vcotta.to_variational(tiny()) if name == "vcotta" else tiny()
+    source = [(images(24), torch.arange(24) % 4)]
+    adapter = vcotta.build_adapter(name, model, source=source, runtime=Runtime(precision="fp64"))
+    for seed in range(2):
+        assert adapter(images(seed=seed)).dtype == torch.float64

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from vcotta.distributed import is_shared, var_mean
+
 __all__ = [
     "batch_norms",
     "freeze_statistics",
@@ -65,15 +67,19 @@ class _ViewBatchNorm2d(nn.BatchNorm2d):
             plain: Tensor = super().forward(x)
             return plain
         channels = (1, 1, -1, 1, 1)
-        parts = x.float().unflatten(0, (self.views, -1))
-        known = self.running_mean
-        shift = parts.mean((1, 3, 4), keepdim=True) if known is None else known.view(channels)
-        mean = (parts - shift).mean((1, 3, 4), keepdim=True)
-        variance = (parts - shift).square().mean((1, 3, 4), keepdim=True) - mean.square()
+        parts = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(0, (self.views, -1))
+        if is_shared():
+            variance, mean = var_mean(parts, [1, 3, 4], correction=0, keepdim=True)
+        else:
+            known = self.running_mean
+            shift = parts.mean((1, 3, 4), keepdim=True) if known is None else known.view(channels)
+            about = (parts - shift).mean((1, 3, 4), keepdim=True)
+            variance = (parts - shift).square().mean((1, 3, 4), keepdim=True) - about.square()
+            mean = about + shift
         scale = torch.rsqrt(variance.clamp_min(0) + self.eps)
         if self.affine:
             scale = scale * self.weight.view(channels)
-        offset = -(mean + shift) * scale
+        offset = -mean * scale
         if self.affine:
             offset = offset + self.bias.view(channels)
         normalised: Tensor = (parts * scale + offset).flatten(0, 1).to(x.dtype)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from vcotta import metrics
 from vcotta._version import __version__
 from vcotta.locks import locked
+from vcotta.resume import differences, identity
 from vcotta.run_writer import RunWriter, finished_run
 from vcotta.runs import LOCK, MANIFEST, SUMMARY, Run, check_folder, read_manifest
 from vcotta.runtime import Runtime
@@ -52,6 +53,9 @@ def run_stream(
     the way. A run that was killed, at whatever moment, and resumed from a checkpoint writes the same records, byte for
     byte, as one that was not (on a GPU, the same up to what differs between any two runs there).
 
+    Where several processes share the adapter's batches (`vcotta.methods.distribute`) all of them call this with the
+    same arguments. The first one writes the files; what it resumes the others get from it, however many they are.
+
     Args:
         adapter: Called with each batch's images; the log-probabilities it returns are scored.
         stream: The protocol.
@@ -75,6 +79,7 @@ def run_stream(
         BlockingIOError: Another process is writing a run to ``out``.
         ValueError: The adapter returned something other than log-probabilities, or ``out`` holds another run than the
             one to be resumed.
+        RuntimeError: Another of the processes that share the batches failed or is gone.
 
     Example:
         >>> import tempfile, vcotta
@@ -87,24 +92,19 @@ def run_stream(
         True
     """
     _check_options(stream, out, overwrite, resume, checkpoint_every)
-    facts = _manifest(adapter, stream, manifest or {})
+    facts, world = _manifest(adapter, stream, manifest or {}), adapter.world
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()  # so that the peak is this run's
     with ExitStack() as stack:
         run, writer = Run(facts, [], []), None
-        if out is not None:
-            folder = Path(out)
-            abandoned = (folder / LOCK).exists()
-            if resume and not abandoned and (done := finished_run(folder, facts)):
-                return done  # nothing is written, so that the folder may be a read-only one
-            stack.enter_context(locked(folder / LOCK, _BUSY.format(folder)))
-            check_folder(folder, overwrite, resume)  # now that nobody else can change it
-            if resume and (done := finished_run(folder, facts)):  # by a process killed in its last moments, or just now
-                return done
-            writer = stack.enter_context(
-                RunWriter(folder, facts, adapter, resume=resume, every=checkpoint_every, seconds=checkpoint_seconds)
-            )
-            run = writer.run
+        with world.all_or_none():
+            if out is not None and world.leads:
+                options = {"every": checkpoint_every, "seconds": checkpoint_seconds}
+                run, writer = _open(stack, Path(out), facts, adapter, overwrite, resume, options)
+        if world.size > 1:
+            run = _follow(adapter, run, facts, resume)
+        if len(run.records) == len(stream) and writer is None:  # finished before
+            return run
         wrong, seen = (sum(record[key] for record in run.records) for key in ("errors", "n"))
         for batch in stream.batches(len(run.records)):
             if batch.reset:
@@ -163,13 +163,49 @@ def already_finished(
     return finished_run(folder, read_manifest(folder) | facts)
 
 
+def _open(
+    stack: ExitStack,
+    folder: Path,
+    facts: dict[str, Any],
+    adapter: Adapter,
+    overwrite: bool,
+    resume: bool,
+    checkpoints: dict[str, Any],
+) -> tuple[Run, RunWriter | None]:
+    """Lock the folder and begin or go on with its run; a run that is finished has no writer."""
+    check_folder(folder, overwrite, resume)
+    abandoned = (folder / LOCK).exists()
+    if resume and not abandoned and (done := finished_run(folder, facts)):
+        return done, None  # nothing is written, so that the folder may be a read-only one
+    stack.enter_context(locked(folder / LOCK, _BUSY.format(folder)))
+    check_folder(folder, overwrite, resume)  # now that nobody else can change it
+    if resume and (done := finished_run(folder, facts)):  # by a process killed in its last moments, or just now
+        return done, None
+    writer = stack.enter_context(RunWriter(folder, facts, adapter, resume=resume, **checkpoints))
+    return writer.run, writer
+
+
+def _follow(adapter: Adapter, run: Run, facts: dict[str, Any], resume: bool) -> Run:
+    """Go on where the first of several processes does, after making sure that all are to run the same."""
+    world = adapter.world
+    leading, done = world.exchange([identity(facts), [run.manifest, run.records, run.timing]] if world.leads else None)[
+        0
+    ]
+    with world.all_or_none():
+        if odd := differences(identity(facts), leading):
+            raise ValueError(f"Expected the same run in process {world.rank} as in process 0, but {', '.join(odd)}.")
+    if resume and done[1]:
+        state = world.share_state(adapter.state_dict() if world.leads else None)
+        if not world.leads:
+            adapter.load_state_dict(state)
+    return run if world.leads else Run(*done)
+
+
 def _check_options(
     stream: Stream, out: str | os.PathLike[str] | None, overwrite: bool, resume: bool, checkpoint_every: int | None
 ) -> None:
     if not len(stream):
         raise ValueError("Expected `stream` to have at least one batch, but it is empty.")
-    if out is not None:
-        check_folder(out, overwrite, resume)
     if checkpoint_every is not None and (not isinstance(checkpoint_every, int) or checkpoint_every < 1):
         raise ValueError(
             f"Expected `checkpoint_every` to be at least 1, but got {checkpoint_every!r}. Use None for no checkpoints."
@@ -270,7 +306,7 @@ def _manifest(adapter: Adapter, stream: Stream, more: dict[str, Any]) -> dict[st
             "python": platform.python_version(),
         },
         "platform": platform.platform(),
-        "hardware": _hardware(adapter.runtime.device),
+        "hardware": _hardware(adapter.runtime.device, adapter.world.size),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "resumed": [],
     }
@@ -282,10 +318,12 @@ def _manifest(adapter: Adapter, stream: Stream, more: dict[str, Any]) -> dict[st
     return plain
 
 
-def _hardware(device: str) -> str:
+def _hardware(device: str, processes: int) -> str:
     if torch.device(device).type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} CPU, {torch.get_num_threads()} torch threads"
+        one = torch.cuda.get_device_name(device)
+    else:
+        one = f"{platform.machine()} CPU, {torch.get_num_threads()} torch threads"
+    return one if processes == 1 else f"{processes} processes, each {one}"
 
 
 def _plain(value: Any) -> Any:

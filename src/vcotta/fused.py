@@ -26,7 +26,7 @@ def fused(function: Function) -> Function:
         ...     return x / 2
         >>> quick = fused(half)  # compiles when it is first called
     """
-    compiled: Function = torch.compile(function, dynamic=True)
+    compiled: Function = torch.compile(function, dynamic=True)  # type: ignore[assignment]
     return compiled
 
 

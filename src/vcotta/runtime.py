@@ -25,7 +25,7 @@ class Runtime:
     Attributes:
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...
         precision: ``"fp32"``, or ``"bf16"`` for automatic mixed precision (default on a GPU); losses and divergences
-            are always float32.
+            are always float32. ``"fp64"`` computes everything in float64, to tell rounding from mistakes.
         channels_last: Keep images and convolutions in NHWC order, which tensor cores prefer (default on a GPU).
         compile: Let the networks that only predict (source and teacher) look at many views in one compiled pass, each
             with its own statistics (default on a GPU). The first batch then takes some ten seconds longer.
@@ -36,13 +36,13 @@ class Runtime:
     """
 
     device: str = "cpu"
-    precision: Literal["fp32", "bf16"] | None = None
+    precision: Literal["fp32", "bf16", "fp64"] | None = None
     channels_last: bool | None = None
     compile: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.precision not in (None, "fp32", "bf16"):
-            raise unknown_name("precision", self.precision, ("fp32", "bf16"))
+        if self.precision not in (None, "fp32", "bf16", "fp64"):
+            raise unknown_name("precision", self.precision, ("fp32", "bf16", "fp64"))
         try:
             device = torch.device(self.device)
         except RuntimeError as error:
@@ -57,21 +57,26 @@ class Runtime:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, fast)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What weights, images and outputs are."""
+        return torch.float64 if self.precision == "fp64" else torch.float32
+
     def place(self, net: Net) -> Net:
         """Move a network to the device and memory format."""
-        net = net.to(self.device)
+        net = net.to(self.device, torch.float64) if self.precision == "fp64" else net.to(self.device)
         return net.to(memory_format=torch.channels_last) if self.channels_last else net  # type: ignore[call-overload]
 
     def place_images(self, images: Tensor) -> Tensor:
-        """Move images to the device and memory format, as float32."""
-        images = images.to(self.device, torch.float32, non_blocking=True)
+        """Move images to the device and memory format, as `dtype`."""
+        images = images.to(self.device, self.dtype, non_blocking=True)
         return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images
 
     def forward(self, net: nn.Module, images: Tensor, *, compiled: bool = False) -> Tensor:
-        """One pass of a network in the chosen precision, as float32."""
+        """One pass of a network in the chosen precision, as `dtype`."""
         with self.autocast():
             output: Tensor = _compiled()(net, images) if compiled else net(images)
-        return output.float()
+        return output.to(self.dtype)
 
     def autocast(self) -> AbstractContextManager[object]:
         """The precision, as a context for forward passes."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from vcotta._version import __version__
 from vcotta.files import atomic_path
 
-__all__ = ["read_state", "state_kind", "write_state"]
+__all__ = ["pack_state", "read_state", "state_kind", "unpack_state", "write_state"]
 
 
 def write_state(path: str | os.PathLike[str], kind: str, state: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ def write_state(path: str | os.PathLike[str], kind: str, state: dict[str, Any]) 
         "kind": kind,
         "vcotta": __version__,
         "torch": str(torch.__version__),
-        "state": _pack(state, "", tensors),
+        "state": pack_state(state, "", tensors),
     }
     about["sha256"] = _digest(about["state"], tensors)
     with atomic_path(path) as aside:
@@ -68,7 +68,7 @@ def read_state(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if "sha256" in about and about["sha256"] != _digest(about["state"], tensors):
             raise ValueError("its bytes are not those that were written")
-        state = _unpack(about["state"], tensors)
+        state = unpack_state(about["state"], tensors)
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"Expected a file of kind {kind!r} in {path}, but it cannot be read: {error}") from error
     if not isinstance(state, dict):
@@ -101,24 +101,24 @@ def _as_os_error(error: SafetensorError, path: str | os.PathLike[str]) -> Except
     return error if code is None else OSError(int(code[1]), os.strerror(int(code[1])), str(path))
 
 
-def _pack(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
+def pack_state(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
     """Replace every tensor of a nested state by its name in ``tensors``, leaving plain JSON."""
     if isinstance(value, Tensor):
         tensors[key] = value.detach().cpu().contiguous().clone()
         return {"tensor": key}
     if isinstance(value, dict):
-        return {"items": [[k, _pack(v, f"{key}/{k}", tensors)] for k, v in value.items()]}
+        return {"items": [[k, pack_state(v, f"{key}/{k}", tensors)] for k, v in value.items()]}
     if isinstance(value, (list, tuple)):
-        return {"list": [_pack(v, f"{key}/{i}", tensors) for i, v in enumerate(value)]}
+        return {"list": [pack_state(v, f"{key}/{i}", tensors) for i, v in enumerate(value)]}
     return value
 
 
-def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """The inverse of `_pack`; tuples come back as lists."""
+def unpack_state(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The inverse of `pack_state`; tuples come back as lists."""
     if not isinstance(value, dict):
         return value
     if "tensor" in value:
         return tensors[value["tensor"]]
     if "items" in value:
-        return {k: _unpack(v, tensors) for k, v in value["items"]}
-    return [_unpack(v, tensors) for v in value["list"]]
+        return {k: unpack_state(v, tensors) for k, v in value["items"]}
+    return [unpack_state(v, tensors) for v in value["list"]]

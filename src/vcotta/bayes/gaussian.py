@@ -121,9 +121,7 @@ def _checked(net: nn.Module, like: nn.Module | None = None) -> _Parameters:
     return found
 
 
-def _kl_to_frozen(
-    posterior: _Parameters, priors: list[tuple[float | Tensor, _Parameters]], compiled: bool
-) -> Tensor:
+def _kl_to_frozen(posterior: _Parameters, priors: list[tuple[float | Tensor, _Parameters]], compiled: bool) -> Tensor:
     """The weighted sum of the divergences to priors that take no gradient, in float32 or better."""
     means, rhos = [mean for _, mean, _ in posterior], [rho for _, _, rho in posterior]
     if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in (*means, *rhos)):

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from vcotta._messages import unknown_name
+from vcotta.distributed import noise_like
 
 __all__ = [
     "Sampling",
@@ -39,7 +40,7 @@ class _Perturb(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, variance: Tensor) -> Tensor:
-        deviation, noise = variance.clamp_min(1e-20).sqrt_(), torch.randn_like(mean)
+        deviation, noise = variance.clamp_min(1e-20).sqrt_(), noise_like(mean)
         y = torch.addcmul(mean, deviation, noise)
         ctx.save_for_backward(noise.div_(deviation).mul_(0.5))
         return y

@@ -35,7 +35,7 @@ Model = Annotated[
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU where there is one.")]
-Precision = Annotated[str | None, typer.Option(help="fp32 or bf16; by default bf16 on a GPU.")]
+Precision = Annotated[str | None, typer.Option(help="fp32, bf16 or fp64; by default bf16 on a GPU.")]
 Limit = Annotated[int | None, typer.Option(help="Use only this many images of each corruption.")]
 Subset = Annotated[int | None, typer.Option(help="ImageNet: use only this many images, the same number of each class.")]
 ListFile = Annotated[

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import ExitStack
 from math import isfinite
 from pathlib import Path
 from typing import Annotated
@@ -74,6 +76,9 @@ def run(
         int,
         typer.Option(help="Save what --resume needs every so many batches, but not within 30 s; 0 for never.", min=0),
     ] = 50,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="Share each batch with the other processes that torchrun started.")
+    ] = False,
 ) -> None:
     """Run one method through the fifteen corruptions.
 
@@ -82,13 +87,19 @@ def run(
 
     A run that was killed goes on with the same command and --resume, and its records are those of an undisturbed run.
     A finished one is left as it is.
+
+    Several processes, one for each GPU or CPU core, run it as one: torchrun --nproc-per-node 2 -m vcotta run ...
+    --distributed.
     """
+    from rich.console import Console
+
     from vcotta.corruptions import STANDARD, frost_source
+    from vcotta.distributed import World, join_world
     from vcotta.evaluate import already_finished, run_stream
     from vcotta.experiments.benchmark import find_benchmark
     from vcotta.experiments.setup import adapter_for, start_network, stream_for
     from vcotta.files import sha256
-    from vcotta.methods import configure
+    from vcotta.methods import check_distributed, configure, distribute
     from vcotta.report.progress import display
     from vcotta.report.tables import by_corruption, comparison
     from vcotta.runs import check_folder
@@ -98,31 +109,38 @@ def run(
     files = {"subset": subset, "list_file": list_file, "preprocess": preprocess, "legacy": legacy or None}
     config = configure(method, **{"dataset": benchmark.settings, **options})  # a mistake is told before any training
     check_folder(out, overwrite, resume)
-    stream = stream_for(
-        benchmark,
-        seed=seed,
-        corruptions=STANDARD if corruptions is None else [name.strip() for name in corruptions.split(",")],
-        severity=severity,
-        batch_size=batch_size,
-        limit=limit,
-        corrupted=corrupted,
-        files={key: value for key, value in files.items() if value is not None},
-        device=runtime.device,
-    )
-    facts = {
-        "dataset": dataset,
-        "network": model or benchmark.network,
-        "weights_file_sha256": weights and sha256(weights),
-        "frost": frost_source(),
-    }
-    set_threads(dataset)
-    done = None
-    if resume:
-        done = already_finished(out, method, config, stream, seed=seed, runtime=runtime, manifest=facts)
-    if done is None:
-        with display() as task:
+    if distributed:
+        check_distributed(method)
+    with ExitStack() as stack:
+        world = stack.enter_context(join_world(runtime.device)) if distributed else World()
+        if not world.leads:
+            warnings.simplefilter("ignore")  # the first process tells them
+        stream = stream_for(
+            benchmark,
+            seed=seed,
+            corruptions=STANDARD if corruptions is None else [name.strip() for name in corruptions.split(",")],
+            severity=severity,
+            batch_size=batch_size,
+            limit=limit,
+            corrupted=corrupted,
+            files={key: value for key, value in files.items() if value is not None},
+            device=runtime.device,
+        )
+        facts = {
+            "dataset": dataset,
+            "network": model or benchmark.network,
+            "weights_file_sha256": weights and sha256(weights),
+            "frost": frost_source(),
+        }
+        set_threads(dataset)
+        done = None
+        if resume and not distributed:  # several processes agree on it when they have opened the run
+            done = already_finished(out, method, config, stream, seed=seed, runtime=runtime, manifest=facts)
+        if done is None:
+            task = stack.enter_context(display(None if world.leads else Console(quiet=True)))
             start = start_network(benchmark, method, model, weights, seed=seed, runtime=runtime, task=task)
             adapter = adapter_for(benchmark, method, start, seed=seed, runtime=runtime, **options)
+            distribute(adapter, world)
             done = run_stream(
                 adapter,
                 stream,
@@ -134,9 +152,10 @@ def run(
                 checkpoint_every=checkpoint_every or None,
                 checkpoint_seconds=CHECKPOINT_SECONDS,
             )
-    show(comparison([done]).rich())
-    show(by_corruption([done]).rich())
-    typer.echo(f"{stream} Frost: {frost_source()}. Files: {out}")
+    if world.leads:
+        show(comparison([done]).rich())
+        show(by_corruption([done]).rich())
+        typer.echo(f"{stream} Frost: {frost_source()}. Files: {out}")
 
 
 def tune(

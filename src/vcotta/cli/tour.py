@@ -67,11 +67,14 @@ def methods(
         "Needs of the source",
         "Cost of a batch",
         "Written from",
+        "Distributed",
     ):
         table.add_column(heading, overflow="fold")
     for name, method in METHODS.items():
         facts = method.facts
-        table.add_row(name, facts.venue, method.summary, facts.trains, facts.source, facts.passes, facts.provenance)
+        shared = "yes" if facts.distributed else "no"
+        row = (facts.venue, method.summary, facts.trains, facts.source, facts.passes, facts.provenance, shared)
+        table.add_row(name, *row)
     show(table)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vcotta._messages import unknown_name
 from vcotta.bayes import WarmUpConfig, is_variational, warm_up
+from vcotta.distributed import World
 from vcotta.methods.adacontrast import AdaContrast, AdaContrastConfig
 from vcotta.methods.base import Adapter
 from vcotta.methods.bn import BN, BNConfig
@@ -78,7 +79,9 @@ __all__ = [
     "VCoTTA",
     "VCoTTAConfig",
     "build_adapter",
+    "check_distributed",
     "configure",
+    "distribute",
     "list_methods",
 ]
 
@@ -187,3 +190,45 @@ def configure(name: str, **options: Any) -> Any:
     if method is VCoTTA:
         return VCoTTAConfig.preset(presets.get("preset", "best"), dataset or "cifar10", **options)
     return method.Config(**{**method.datasets.get(dataset, {}), **options})
+
+
+def check_distributed(name: str) -> None:
+    """Raise unless several processes can share the batches of a method.
+
+    Example:
+        >>> check_distributed("vcotta")
+    """
+    if name not in METHODS:
+        raise unknown_name("method", name, METHODS)
+    if not METHODS[name].facts.distributed:
+        able = ", ".join(other for other, method in METHODS.items() if method.facts.distributed)
+        raise ValueError(
+            f"Expected a method whose batches several processes can share, but got {name}. Run it in one process, or "
+            f"choose one of {able}."
+        )
+
+
+def distribute(adapter: Adapter, world: World) -> None:
+    """Let an adapter share every batch with the same adapter of other processes, from the first one's state.
+
+    From then on all processes must call it with the same whole batches. Each gets the whole prediction, the same as
+    one process would, up to rounding.
+
+    Args:
+        adapter: The adapter, of the same method, settings and architecture in every process.
+        world: The processes, from `vcotta.distributed.join_world`.
+
+    Raises:
+        ValueError: If the method cannot be shared, with those that can.
+
+    Example:
+        >>> adapter = build_adapter("bn", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)))
+        >>> distribute(adapter, World())  # a process of its own: nothing changes
+    """
+    if world.size > 1:
+        if type(adapter).facts.distributed is False:
+            check_distributed(adapter.name)
+        state = world.share_state(adapter.state_dict() if world.leads else None)
+        if not world.leads:
+            adapter.load_state_dict(state)
+    adapter.world = world

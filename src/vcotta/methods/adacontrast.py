@@ -103,7 +103,7 @@ class AdaContrast(Adapter):
 
     name = "adacontrast"
     summary = "neighbour-refined pseudo-labels and contrastive learning"
-    facts = Facts("CVPR 2022", "everything", "nothing", "5 forwards, 1 backward", "re-implementation")
+    facts = Facts("CVPR 2022", "everything", "nothing", "5 forwards, 1 backward", "re-implementation", distributed=True)
     Config = AdaContrastConfig
     datasets: ClassVar = {"digits": {"lr": 2e-3, "queue": 1024, "refine_after": 256, "flip": False}}
 
@@ -116,11 +116,12 @@ class AdaContrast(Adapter):
         assert self.optimizer is not None
         self.optimizer.param_groups[0]["weight_decay"] = self.config.weight_decay
         size, layer, device = self.config.queue, classifier(model), self.runtime.device
+        dtype = self.runtime.dtype
         self.memory = {
-            "keys": F.normalize(torch.randn(size, layer.in_features, device=device), dim=-1),
+            "keys": F.normalize(torch.randn(size, layer.in_features, device=device, dtype=dtype), dim=-1),
             "labels": torch.randint(layer.out_features, (size,), device=device),
-            "features": torch.zeros(size, layer.in_features, device=device),
-            "probabilities": torch.zeros(size, layer.out_features, device=device),
+            "features": torch.zeros(size, layer.in_features, device=device, dtype=dtype),
+            "probabilities": torch.zeros(size, layer.out_features, device=device, dtype=dtype),
             "seen": torch.zeros((), dtype=torch.long, device=device),
         }
 

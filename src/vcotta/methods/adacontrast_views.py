@@ -51,7 +51,7 @@ def strong_view(images: Tensor, *, flip: bool = True) -> Tensor:
     images = torch.where(chances[0] < _JITTERED, _jitter(images), images)
     if images.shape[1] == 3:
         images = torch.where(chances[1] < _GREYED, _grey(images), images)
-    sigma = _uniform(torch.rand(batch), _SIGMA).to(images.device, non_blocking=True)
+    sigma = _uniform(torch.rand(batch), _SIGMA).to(images.device, images.dtype, non_blocking=True)
     images = torch.where(chances[2] < _BLURRED, _blur(images, sigma), images)
     return weak_view(images.clamp(0, 1), flip=flip)
 
@@ -59,7 +59,7 @@ def strong_view(images: Tensor, *, flip: bool = True) -> Tensor:
 def _jitter(images: Tensor) -> Tensor:
     """Apply the four colour operations to every image in its own order; those that agree on a place go together."""
     orders = torch.rand(len(images), 4).argsort(1)
-    draws = torch.rand(len(images), 4).to(images.device, non_blocking=True)
+    draws = torch.rand(len(images), 4).to(images.device, images.dtype, non_blocking=True)
     groups = orders.argsort(dim=0, stable=True).to(images.device, non_blocking=True)  # at each place, by operation
     images = images.clone()
     for place in range(4):

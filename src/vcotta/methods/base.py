@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vcotta._messages import unknown_name
 from vcotta.batch_norm import freeze_statistics, join_views, keep_views_apart, use_batch_statistics
 from vcotta.bayes import is_variational
+from vcotta.distributed import World, average, is_shared, split_batch
 from vcotta.inputs import check_images
 from vcotta.methods.checks import check_origin, check_shapes
 from vcotta.methods.facts import Facts
@@ -53,6 +54,7 @@ class Adapter(ABC):
         optimizer: The optimiser, or None.
         memory: What else the method remembers from batch to batch, tensors by name; a thing forgotten is a name gone.
         prepared: What it learned from source data, tensors by name; `reset` keeps them.
+        world: The processes that share each batch, see `vcotta.methods.distribute`; by default this one alone.
         last: What the latest step saw: ``forwards`` and ``backwards`` (passes over the batch), ``skipped`` and what
             the method notes (``loss``, ``alpha``, ...).
         steps: Batches seen since the start. ``skipped``: those whose update was dropped.
@@ -90,17 +92,19 @@ class Adapter(ABC):
             raise TypeError(
                 f"Expected `runtime` to be a Runtime, but got {runtime!r}. Try Runtime(device={runtime!r})."
             )
-        if other := next((p.dtype for p in model.parameters() if p.dtype != torch.float32), None):
+        self.runtime = runtime or Runtime()
+        accepted = (torch.float32, self.runtime.dtype)
+        if other := next((p.dtype for p in model.parameters() if p.dtype not in accepted), None):
             raise ValueError(f"Expected a float32 network, but got parameters of {other}. Call model.float() first.")
         self.config = self.Config() if config is None else config
         self.seed = seed
-        self.runtime = runtime or Runtime()
         self.start = self.runtime.place(copy.deepcopy(model)).requires_grad_(False)
         join_views(self.start)  # the model may be another adapter's
         freeze_statistics(self.start)
         self._accepted: set[tuple[int, ...]] = set()
         self._notes: dict[str, Any] = {}
         self.prepared = {}
+        self.world = World()
         self.reset()
 
     @abstractmethod
@@ -151,7 +155,7 @@ class Adapter(ABC):
             images = self.runtime.place_images(images)
             self._check_accepted(images)
             self._notes = {"forwards": 0, "backwards": 0, "skipped": False}
-            with self._rng.scope(), torch.enable_grad():
+            with self._rng.scope(), self.world.active(), torch.enable_grad():
                 log_probs = self.predict_and_adapt(images).detach()
         self.steps += 1
         self.last = _read(self._notes)
@@ -174,13 +178,13 @@ class Adapter(ABC):
     # What methods are written with.
 
     def logits(self, net: nn.Module, images: Tensor, *, batch_statistics: bool = True) -> Tensor:
-        """One counted forward pass in the chosen precision, as float32 logits.
+        """One counted forward pass in the chosen precision, as float32 logits (float64 for ``fp64``).
 
         BatchNorm uses the statistics of the batch; a batch of one has none worth the name and takes the source's.
         """
         use_batch_statistics(net, batch_statistics and len(images) > 1)
         self._notes["forwards"] += 1
-        return self.runtime.forward(net, images)
+        return split_batch(lambda rows: self.runtime.forward(net, rows), images)
 
     def features_and_logits(self, net: nn.Module, images: Tensor, **options: bool) -> tuple[Tensor, Tensor]:
         """`logits`, and before them what the last linear layer reads, (batch, dimensions), as float32."""
@@ -200,15 +204,21 @@ class Adapter(ABC):
         if together:
             self._compiled_shape = self._compiled_shape or tuple(views.shape[1:])
             together = self._compiled_shape == tuple(views.shape[1:])
+        if is_shared():  # one exchange of statistics for all views instead of one for each
+            together = batch > 1
         if not together or not keep_views_apart(net):
             return torch.stack([self.logits(net, view) for view in views])
         self._notes["forwards"] += count
         outputs = []
         for part in views.split(_views_at_once(views)):
             use_batch_statistics(net, True, len(part))
-            images = self.runtime.place_images(part.flatten(0, 1))
-            outputs.append(self.runtime.forward(net, images, compiled=True).unflatten(0, (len(part), batch)))
+            output = split_batch(lambda rows: self._forward_views(net, rows), part.flatten(0, 1), len(part))
+            outputs.append(output.unflatten(0, (len(part), batch)))
         return torch.cat(outputs)
+
+    def _forward_views(self, net: nn.Module, images: Tensor) -> Tensor:
+        """A pass over many views, compiled unless other processes must be asked for statistics on the way."""
+        return self.runtime.forward(net, self.runtime.place_images(images), compiled=not is_shared())
 
     def minimise(self, loss: Tensor, when: Tensor | None = None) -> Tensor:
         """One optimiser step; nothing changes if loss or gradient is not finite.
@@ -226,6 +236,8 @@ class Adapter(ABC):
         loss.backward()
         self._notes["backwards"] += 1
         gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if is_shared():
+            torch._foreach_copy_(gradients, average(gradients))
         done = loss.detach().isfinite() & nn.utils.get_total_norm(gradients).isfinite()
         self.note(loss=loss.detach(), skipped=~done if when is None else ~done & when)
         done = done if when is None else done & when

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from vcotta.batch_norm import batch_norms
+from vcotta.distributed import var_mean, whole_length
 from vcotta.methods.base import Adapter
 from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
@@ -68,7 +69,7 @@ class BN(Adapter):
 
     name = "bn"
     summary = "batch statistics, nothing trained"
-    facts = Facts("NeurIPS 2020", "nothing", "nothing", "1 forward", "official code")
+    facts = Facts("NeurIPS 2020", "nothing", "nothing", "1 forward", "official code", distributed=True)
     Config = BNConfig
 
     def setup(self, model: nn.Module) -> None:
@@ -118,8 +119,8 @@ class _PriorBatchNorm(_BatchNorm):
         mean, variance = self.running_mean, self.running_var
         if mean is None or variance is None:
             return F.batch_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
-        if x.numel() > x.shape[1]:
-            batch_variance, batch_mean = torch.var_mean(x.float(), [0, *range(2, x.ndim)])
+        if whole_length(x) * x[0, 0].numel() > 1:
+            batch_variance, batch_mean = var_mean(x.to(mean.dtype), [0, *range(2, x.ndim)])
             mean, variance = mean.lerp(batch_mean, self.share), variance.lerp(batch_variance, self.share)
         return F.batch_norm(x, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
 

@@ -65,7 +65,9 @@ class CMF(ROID):
 
     name = "cmf"
     summary = "ROID's losses, parameters filtered towards a drifting source"
-    facts = Facts("ICLR 2024", "normalisation", "nothing", "2 forwards, 1 backward", "re-implementation")
+    facts = Facts(
+        "ICLR 2024", "normalisation", "nothing", "2 forwards, 1 backward", "re-implementation", distributed=True
+    )
     Config = CMFConfig
     datasets: ClassVar = ROID.datasets
 

@@ -73,7 +73,9 @@ class CoTTA(ViewAveraging):
 
     name = "cotta"
     summary = "mean teacher, view averaging, stochastic restoration"
-    facts = Facts("CVPR 2022", "everything", "nothing", "3 or N + 2 forwards, 1 backward", "official code")
+    facts = Facts(
+        "CVPR 2022", "everything", "nothing", "3 or N + 2 forwards, 1 backward", "official code", distributed=True
+    )
     Config = CoTTAConfig
     datasets: ClassVar = {
         "cifar10": {"threshold": 0.92},

@@ -76,7 +76,7 @@ class DeYO(Adapter):
 
     name = "deyo"
     summary = "entropy minimisation on samples that hang on the object's shape"
-    facts = Facts("ICLR 2024", "normalisation", "nothing", "2 forwards, 1 backward", "official code")
+    facts = Facts("ICLR 2024", "normalisation", "nothing", "2 forwards, 1 backward", "official code", distributed=True)
     Config = DeYOConfig
     datasets: ClassVar = {"imagenet": {"lr": 2.5e-4, "optimizer": "sgd", "drop": 0.3}, "digits": {"lr": 1e-2}}
 

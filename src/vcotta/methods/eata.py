@@ -76,7 +76,9 @@ class EATA(ETA):
 
     name = "eata"
     summary = "entropy minimisation on reliable, novel samples; Fisher penalty"
-    facts = Facts("ICML 2022", "normalisation", "2000 images", "1 forward, 1 backward", "official code")
+    facts = Facts(
+        "ICML 2022", "normalisation", "2000 images", "1 forward, 1 backward", "official code", distributed=True
+    )
     Config = EATAConfig
     datasets: ClassVar = {
         "cifar100": {"similarity_margin": 0.1},

@@ -18,6 +18,7 @@ class Facts:
         source: What it needs of the source data before testing, ``nothing`` or in words.
         passes: Forward and backward passes over a batch, N being the number of views.
         provenance: What it was written from.
+        distributed: Whether several processes can share a batch and give the result of one, as the tests show.
     """
 
     venue: str
@@ -25,3 +26,4 @@ class Facts:
     source: str
     passes: str
     provenance: Literal["official code", "re-implementation", "paper text"]
+    distributed: bool = False

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+
+from vcotta.distributed import whole_batch
 
 __all__ = ["catch_features", "classifier"]
 
@@ -45,7 +48,8 @@ def catch_features(net: nn.Module) -> Iterator[list[Tensor]]:
     caught: list[Tensor] = []
 
     def keep(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        caught.append(inputs[0].flatten(1).float())
+        features = inputs[0].flatten(1)
+        caught.append(whole_batch(features.to(torch.promote_types(features.dtype, torch.float32))))
 
     hook = classifier(net).register_forward_pre_hook(keep)
     try:

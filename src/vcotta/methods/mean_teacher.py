@@ -38,7 +38,7 @@ def update_teacher(
     if beta == 1:
         return  # rho would drift by rounding
     rhos = {id(rho) for _, _, rho in variational_parameters(teacher)}
-    pairs = list(zip(teacher.parameters(), student.parameters(), strict=True))
+    pairs: list[tuple[Tensor, Tensor]] = list(zip(teacher.parameters(), student.parameters(), strict=True))
     olds = [old for old, _ in pairs if id(old) not in rhos]
     averages = [*torch._foreach_lerp(olds, [new for old, new in pairs if id(old) not in rhos], 1 - beta)]
     for old, new in pairs:

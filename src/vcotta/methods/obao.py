@@ -97,7 +97,12 @@ class OBAO(Adapter):
     name = "obao"
     summary = "mean teacher, replay of confident images, class relations"
     facts = Facts(
-        "ECCV 2024", "everything but the classifier", "class prototypes", "3 or 4 forwards, 1 backward", "official code"
+        "ECCV 2024",
+        "everything but the classifier",
+        "class prototypes",
+        "3 or 4 forwards, 1 backward",
+        "official code",
+        distributed=True,
     )
     Config = OBAOConfig
     datasets: ClassVar = {

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from vcotta.distributed import average
 from vcotta.methods.base import Adapter
 from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
@@ -89,7 +90,14 @@ class PALM(Adapter):
 
     name = "palm"
     summary = "tensors and step sizes chosen by uncertainty"
-    facts = Facts("AAAI 2025", "convolutions, normalisation", "nothing", "2 forwards, 2 backwards", "official code")
+    facts = Facts(
+        "AAAI 2025",
+        "convolutions, normalisation",
+        "nothing",
+        "2 forwards, 2 backwards",
+        "official code",
+        distributed=True,
+    )
     Config = PALMConfig
     datasets: ClassVar = {
         "cifar100": {"weight_decay": 5e-4, "decay": 0.1, "temperature": 100.0, "threshold": 0.5},
@@ -151,7 +159,9 @@ class PALM(Adapter):
         """Which tensors are chosen, the ratios that multiply the step sizes, and the sensitivities' new averages."""
         trained = self._trained
         loss = uniform_loss(logits, self.config.temperature)
-        gradients = torch.autograd.grad(loss, list(trained.values()), retain_graph=True, materialize_grads=True)
+        gradients = average(
+            torch.autograd.grad(loss, list(trained.values()), retain_graph=True, materialize_grads=True)
+        )
         with torch.no_grad():
             selected = torch.stack(torch._foreach_norm(gradients, 1)) <= self.config.threshold
             sensitivities = torch._foreach_abs(torch._foreach_mul(list(trained.values()), gradients))

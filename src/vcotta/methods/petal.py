@@ -113,7 +113,14 @@ class PETAL(ViewAveraging):
 
     name = "petal"
     summary = "mean teacher under a source posterior, Fisher restoration"
-    facts = Facts("CVPR 2023", "everything", "5 epochs of SWAG", "3 or N + 2 forwards, 1 backward", "official code")
+    facts = Facts(
+        "CVPR 2023",
+        "everything",
+        "5 epochs of SWAG",
+        "3 or N + 2 forwards, 1 backward",
+        "official code",
+        distributed=True,
+    )
     Config = PETALConfig
     needs_source = True
     datasets: ClassVar = {
@@ -248,7 +255,7 @@ class Moments:
 
 @torch.no_grad()
 def quantile(values: Tensor, share: float) -> Tensor:
-    """``torch.quantile`` (linear interpolation) of non-negative float32 values, for more than its 16 million of them.
+    """``torch.quantile`` (linear interpolation) of non-negative values, for more than its 16 million of them.
 
     Nothing is sorted, and a GPU is not waited for.
 
@@ -259,7 +266,8 @@ def quantile(values: Tensor, share: float) -> Tensor:
     values = values.flatten()
     rank = share * (values.numel() - 1)
     below = int(rank)
-    lower = smallest(values, below) if values.is_cuda else values.kthvalue(below + 1).values
+    fast = values.is_cuda and values.dtype == torch.float32
+    lower = smallest(values, below) if fast else values.kthvalue(below + 1).values
     following = torch.where(values > lower, values, torch.inf).amin()
     upper = torch.where((values <= lower).sum() > below + 1, lower, following)
     return torch.lerp(lower, upper, rank - below) if rank > below else lower

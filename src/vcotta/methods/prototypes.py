@@ -64,7 +64,7 @@ def source_prototypes(adapter: Adapter, source: Iterable[tuple[Tensor, Tensor]])
             f"Expected `source` to hold images of all {len(sums)} classes, whose mean features are the prototypes, but "
             f"got none of class {missing[0]}."
         )
-    return (sums / counts.unsqueeze(1)).float()
+    return (sums / counts.unsqueeze(1)).to(layer.weight.dtype)
 
 
 def nearest_prototypes(prototypes: Tensor, features: Tensor) -> Tensor:

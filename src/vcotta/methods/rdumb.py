@@ -62,7 +62,9 @@ class RDumb(ETA):
 
     name = "rdumb"
     summary = "entropy minimisation on reliable, novel samples; periodic restart"
-    facts = Facts("NeurIPS 2023", "normalisation", "nothing", "1 forward, 1 backward", "official code")
+    facts = Facts(
+        "NeurIPS 2023", "normalisation", "nothing", "1 forward, 1 backward", "official code", distributed=True
+    )
     Config = RDumbConfig
     datasets: ClassVar = {
         "imagenet": {"lr": 2.5e-4, "optimizer": "sgd", "similarity_margin": 0.05},

@@ -98,7 +98,9 @@ class RMT(Adapter):
 
     name = "rmt"
     summary = "symmetric mean teacher and prototype contrast"
-    facts = Facts("CVPR 2023", "everything", "class prototypes", "3 forwards, 1 backward", "official code")
+    facts = Facts(
+        "CVPR 2023", "everything", "class prototypes", "3 forwards, 1 backward", "official code", distributed=True
+    )
     Config = RMTConfig
     datasets: ClassVar = {
         "imagenet": {"lr": 0.01, "optimizer": "sgd"},

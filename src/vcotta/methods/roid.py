@@ -83,7 +83,7 @@ class ROID(Adapter):
 
     name = "roid"
     summary = "weights by certainty and diversity, weight ensembling, prior correction"
-    facts = Facts("WACV 2024", "normalisation", "nothing", "2 forwards, 1 backward", "official code")
+    facts = Facts("WACV 2024", "normalisation", "nothing", "2 forwards, 1 backward", "official code", distributed=True)
     Config = ROIDConfig
     datasets: ClassVar = {
         "cifar100": {},

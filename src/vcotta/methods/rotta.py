@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from vcotta.batch_norm import batch_norms
+from vcotta.distributed import var_mean
 from vcotta.methods.base import Adapter
 from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
@@ -97,6 +98,7 @@ class RoTTA(Adapter):
         "nothing",
         "1 forward; 2 forwards, 1 backward on 64 stored images for every 64 seen",
         "official code",
+        distributed=True,
     )
     Config = RoTTAConfig
     datasets: ClassVar = {"cifar100": {}, "imagenet": {}, "digits": {"lr": 1e-2, "nu": 0.02, "flip": False}}
@@ -262,7 +264,8 @@ class RobustBatchNorm(_BatchNorm):
         assert self.running_mean is not None
         assert self.running_var is not None
         dims = [dim for dim in range(x.ndim) if dim != 1]
-        variance, mean = torch.var_mean(x.float(), dims, correction=0)
+        precise = x.to(self.running_mean.dtype)
+        variance, mean = var_mean(precise, dims, correction=0)
         mean = torch.lerp(self.running_mean, mean, self.alpha)
         variance = torch.lerp(self.running_var, variance, self.alpha)
         self.running_mean.copy_(mean.detach())
@@ -272,7 +275,7 @@ class RobustBatchNorm(_BatchNorm):
         if self.affine:
             scale, offset = scale * self.weight, offset * self.weight + self.bias
         shape = (1, -1, *[1] * (x.ndim - 2))
-        return (x.float() * scale.view(shape) + offset.view(shape)).to(x.dtype)
+        return (precise * scale.view(shape) + offset.view(shape)).to(x.dtype)
 
     def _check_input_dim(self, input: Tensor) -> None:
         """Take whatever the layer it was made from takes."""

@@ -78,7 +78,9 @@ class SANTA(Adapter):
 
     name = "santa"
     summary = "source anchoring and prototype alignment"
-    facts = Facts("TMLR 2023", "normalisation", "class prototypes", "3 forwards, 1 backward", "official code")
+    facts = Facts(
+        "TMLR 2023", "normalisation", "class prototypes", "3 forwards, 1 backward", "official code", distributed=True
+    )
     Config = SANTAConfig
     datasets: ClassVar = {"imagenet": {"lr": 0.01, "optimizer": "sgd"}, "digits": {"lr": 0.01, "flip": False}}
     needs_source = True

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from vcotta.distributed import average
 from vcotta.methods.base import Adapter
 from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
@@ -74,7 +75,7 @@ class SAR(Adapter):
 
     name = "sar"
     summary = "sharpness-aware entropy minimisation on reliable samples"
-    facts = Facts("ICLR 2023", "normalisation", "nothing", "2 forwards, 2 backwards", "official code")
+    facts = Facts("ICLR 2023", "normalisation", "nothing", "2 forwards, 2 backwards", "official code", distributed=True)
     Config = SARConfig
     datasets: ClassVar = {"imagenet": {"lr": 2.5e-4}, "digits": {"lr": 1e-2}}
 
@@ -128,7 +129,7 @@ def _uphill(optimizer: torch.optim.Optimizer, loss: Tensor, rho: float) -> Itera
     """Within the block the weights are where the loss is worst nearby; the optimiser steps from where they were."""
     weights: list[Tensor] = optimizer.param_groups[0]["params"]
     kept = [weight.detach().clone() for weight in weights]
-    gradients = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
+    gradients = average(torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True))
 
     @torch.no_grad()
     def put_back(*_: Any) -> None:

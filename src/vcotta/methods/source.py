@@ -29,7 +29,7 @@ class Source(Adapter):
 
     name = "source"
     summary = "no adaptation"
-    facts = Facts("-", "nothing", "nothing", "1 forward", "official code")
+    facts = Facts("-", "nothing", "nothing", "1 forward", "official code", distributed=True)
     Config = SourceConfig
 
     def setup(self, model: nn.Module) -> None:

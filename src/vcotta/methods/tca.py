@@ -105,7 +105,9 @@ class TCA(ViewAveraging):
 
     name = "tca"
     summary = "mean teacher, class centres apart, classes compact"
-    facts = Facts("CVPR 2025", "everything", "nothing", "5 or N + 4 forwards, 1 backward", "official code")
+    facts = Facts(
+        "CVPR 2025", "everything", "nothing", "5 or N + 4 forwards, 1 backward", "official code", distributed=True
+    )
     Config = TCAConfig
     datasets: ClassVar = {
         "cifar10": {"threshold": 0.92},
@@ -133,7 +135,7 @@ class TCA(ViewAveraging):
         logits = self.logits(student, images)
         (features, view_logits), (others, _) = (self.features_and_logits(student, self._view(images)) for _ in range(2))
         fit = symmetric_cross_entropy(target, torch.stack([logits, view_logits]).log_softmax(-1)).mean()
-        members = F.one_hot(view_logits.argmax(-1), logits.shape[-1]).float()
+        members = F.one_hot(view_logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
         weights = self._moved_weights(members.sum(0))
         topology = uniformity(features, members, weights)
         topology = topology + intra_class(features, members) * (-1 if config.compact else 1)

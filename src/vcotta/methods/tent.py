@@ -51,7 +51,7 @@ class TENT(Adapter):
 
     name = "tent"
     summary = "entropy minimisation over normalisation layers"
-    facts = Facts("ICLR 2021", "normalisation", "nothing", "1 forward, 1 backward", "official code")
+    facts = Facts("ICLR 2021", "normalisation", "nothing", "1 forward, 1 backward", "official code", distributed=True)
     Config = TENTConfig
     datasets: ClassVar = {"imagenet": {"lr": 2.5e-4, "optimizer": "sgd"}, "digits": {"lr": 1e-2}}
 

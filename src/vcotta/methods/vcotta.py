@@ -213,7 +213,14 @@ class VCoTTA(Adapter):
 
     name = "vcotta"
     summary = "variational student, mixture of source and teacher priors"
-    facts = Facts("preprint, 2024", "everything", "a variational warm-up", "2N + 3 forwards, 1 backward", "paper text")
+    facts = Facts(
+        "preprint, 2024",
+        "everything",
+        "a variational warm-up",
+        "2N + 3 forwards, 1 backward",
+        "paper text",
+        distributed=True,
+    )
     Config = VCoTTAConfig
     needs_variational = True
 
