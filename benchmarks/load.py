@@ -323,7 +323,6 @@ def load(bundle: Path, minutes: float, clients: int, seed: int) -> dict[str, Any
     requests = Counter[int]()
     for (_, status), count in tally.statuses.items():
         requests[status] += count
-    half = len(resident) // 2
     return {
         "minutes": round(seconds / 60, 2),
         "clients": clients,
@@ -343,9 +342,9 @@ def load(bundle: Path, minutes: float, clients: int, seed: int) -> dict[str, Any
         "failed_batches": int(float(re.search(r"^vcotta_failed_batches_total (\S+)", metrics, re.MULTILINE)[1])),  # type: ignore[index]
         "resident_mib": {
             "start": first // 2**20,
-            "first_half_max": max(resident[:half]) // 2**20,
             "max": max(resident) // 2**20,
             "end": resident[-1] // 2**20,
+            "max_by_minute": [max(resident[i : i + 120]) // 2**20 for i in range(0, len(resident), 120)],
         },
         "exit_code": code,
     }

@@ -43,7 +43,22 @@ def test_version_is_printed_by_the_module_too() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "demo", "methods", "corrupt", "train", "check", "warmup", "run", "tune", "info", "data", "data prepare"],
+    [
+        "",
+        "demo",
+        "methods",
+        "corrupt",
+        "train",
+        "check",
+        "warmup",
+        "run",
+        "tune",
+        "info",
+        "bundle",
+        "serve",
+        "data",
+        "data prepare",
+    ],
 )
 def test_every_command_explains_itself(command, name) -> None:
     code, out, _ = command(*name.split(), "--help")

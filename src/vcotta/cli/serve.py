@@ -28,10 +28,10 @@ def bundle(
     device: Device = None,
     precision: Precision = None,
 ) -> None:
-    """Pack a network, its classes and a method's settings into one file for `vcotta serve`.
+    """Pack a network and a method into one file.
 
-    A plain network is warmed up first where the method needs that, and the method learns from source data what it
-    needs of them: the server has none.
+    The file is for `vcotta serve`: weights, class names, preprocessing, settings. A plain network is warmed up first
+    where the method needs that, and the method learns from source data what it needs of them: the server has none.
     """
     from vcotta.cli.options import set_threads
     from vcotta.experiments.benchmark import find_benchmark
@@ -82,7 +82,9 @@ def serve(
     device: Device = None,
     precision: Precision = None,
 ) -> None:
-    """Serve a bundle over HTTP: predictions, adaptation, metrics, a status page.
+    """Serve a bundle over HTTP, adapting.
+
+    Predictions, metrics and a status page; docs/operations.md tells it all.
 
     SIGTERM or Ctrl-C ends it: what was accepted is answered and the state saved; the next start goes on from there.
     """

@@ -109,7 +109,7 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
         methods=["POST"],
         response_model=Predictions,
         responses=_problems(*_WHY),
-        openapi_extra={"requestBody": _BODY},
+        openapi_extra={"requestBody": _BODY, "security": [{}]},  # {}: without adaptation no token is needed
         dependencies=[_bearer],
         summary="Predict images, and adapt to them",
     )
@@ -118,7 +118,7 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
         _reset,
         methods=["POST"],
         response_model=ResetDone,
-        responses=_problems(401, 403, 500, 503),
+        responses=_problems(401, 403, 422, 500, 503),
         dependencies=[_bearer],
         summary="Return to the start",
     )
@@ -146,6 +146,7 @@ async def _predict(
     state, service = request.app.state, request.app.state.service
     limits = service.limits
     try:
+        _only(request, "adapt", "coverage", "probabilities")
         if adapt:
             state.gate.check(request.headers)
             if coverage is not None:
@@ -171,6 +172,7 @@ async def _predict(
 
 async def _reset(request: Request) -> dict[str, int]:
     """Return to the state of the bundle, behind the requests that are waiting already."""
+    _only(request)
     request.app.state.gate.check(request.headers)
     served = await asyncio.wrap_future(request.app.state.service.reset())
     return {"steps": served.step, "changes": served.changes}
@@ -181,6 +183,7 @@ async def _state(
     since: Annotated[int, Query(ge=0, lt=2**53, description="Tell only the steps after this change.")] = 0,
 ) -> dict[str, Any]:
     """Tell which model is served, what it has seen, and the latest steps."""
+    _only(request, "since")
     service: Service = request.app.state.service
     bundle, history = service.bundle, service.history
     return {
@@ -223,6 +226,13 @@ async def _status() -> HTMLResponse:
 async def _docs(request: Request) -> HTMLResponse:
     page = docs_page(request.app.openapi())
     return HTMLResponse(page, headers={"Content-Security-Policy": policy_of(page)})
+
+
+def _only(request: Request, *known: str) -> None:
+    """Refuse a misspelt parameter: with `adpat=false` somebody wished not to adapt."""
+    if odd := [name for name in request.query_params if name not in known]:
+        expected = ", ".join(known) or "no parameters"
+        raise RefusedError(422, f"Expected {expected} in the address, but got {odd[0][:80]!r}.")
 
 
 def _told(served: Served, names: tuple[str, ...], adapted: bool, everything: bool) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def decode_files(files: Sequence[bytes], preprocess: Preprocess, limits: Limits)
         if pixels > limits.request_pixels:
             raise RefusedError(413, f"Expected at most {limits.request_pixels} pixels in a request, but got more.")
         decoded.append(_decode(image, preprocess, f"image {number}"))
-    return to_tensor(np.stack(decoded))
+    return to_tensor(np.stack(decoded)).contiguous()  # in one layout, or the same pixels round in another way
 
 
 def decode_npy(body: bytes, preprocess: Preprocess, limits: Limits) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vcotta.architecture import check_shapes
 from vcotta.bayes import is_variational, to_variational
 from vcotta.models import NormalisedNetwork, build_network
 
@@ -88,7 +89,7 @@ def rebuild(facts: NetworkFacts, tensors: Mapping[str, Tensor], trusted: str | N
         )
     with torch.device("meta"):
         skeleton = _build(facts)
-    _check_shapes(skeleton, tensors, facts.name)
+    check_shapes(skeleton, tensors, facts.name)
     model = _build(facts)
     if facts.mean is not None or facts.std is not None:
         if not isinstance(model, NormalisedNetwork):
@@ -109,14 +110,3 @@ def _build(facts: NetworkFacts) -> nn.Module:
         return build_network(facts.name, facts.classes, **options)
     except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
         raise ValueError(f"The network {facts.name!r} cannot be made: {error}") from error
-
-
-def _check_shapes(skeleton: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
-    expected = {key: tuple(value.shape) for key, value in skeleton.state_dict().items()}
-    found = {key: tuple(value.shape) for key, value in tensors.items() if not key.endswith("_rho") or key in expected}
-    if expected != found:
-        odd = next(key for key in (*expected, *found) if expected.get(key) != found.get(key))
-        raise ValueError(
-            f"Expected the weights of {name}, but {odd!r} has the shape {found.get(odd)} there and "
-            f"{expected.get(odd)} in the network."
-        )
