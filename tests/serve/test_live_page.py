@@ -90,6 +90,7 @@ def test_the_page_draws_what_comes_without_an_error_or_a_request_elsewhere(page,
     assert all(url.startswith((page.current_url, "data:")) for url in asked)
 
 
+@pytest.mark.slow
 def test_the_page_can_be_paused_by_keyboard_and_is_dark_where_that_is_wished(page, images) -> None:
     until(page, lambda b: "No batch has come yet" in text(b, "said"))
     button = page.find_element("id", "pause")
@@ -111,6 +112,7 @@ def test_the_page_can_be_paused_by_keyboard_and_is_dark_where_that_is_wished(pag
     assert page.get_log("browser") == []
 
 
+@pytest.mark.slow
 def test_the_page_says_when_nobody_answers(page) -> None:
     until(page, lambda b: "No batch has come yet" in text(b, "said"))
     page.execute_cdp_cmd("Network.enable", {})

@@ -214,7 +214,8 @@ async def _health(request: Request) -> dict[str, str]:
 
 async def _metrics(request: Request) -> PlainTextResponse:
     """Tell what is measured, in the text format of Prometheus."""
-    text = text_metrics(request.app.state.service, request.app.state.metrics)
+    state = request.app.state
+    text = text_metrics(state.service, state.metrics, state.in_flight)
     return PlainTextResponse(text, media_type=CONTENT_TYPE)
 
 

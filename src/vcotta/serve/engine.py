@@ -23,7 +23,8 @@ class Answer:
     Attributes:
         probabilities: (images, classes).
         entropy: Entropy of the prediction, in nats, (images,).
-        more: Further numbers an image, by name: ``expected_entropy``, ``mutual_information``, ``alpha``, ``abstain``.
+        more: Further numbers an image, by name: ``predictive_entropy``, ``expected_entropy``,
+            ``mutual_information``, ``alpha``, ``abstain``.
         notes: What the step saw, plain values that JSON can hold.
     """
 

@@ -59,7 +59,7 @@ class RequestMetrics:
         return "\n".join([*lines, f"{name}_sum {seconds}", f"{name}_count {total}", ""])
 
 
-def text_metrics(service: Service, requests: RequestMetrics) -> str:
+def text_metrics(service: Service, requests: RequestMetrics, in_flight: int) -> str:
     """Return everything that is measured of a service, in Prometheus' text format."""
     history, latest = service.history, service.history.latest()
     adapter = service.engine.adapter
@@ -74,6 +74,7 @@ def text_metrics(service: Service, requests: RequestMetrics) -> str:
         ("vcotta_steps", "gauge", "Batches since the latest reset.", adapter.steps),
         ("vcotta_changes", "gauge", "Changes of the state, resets and earlier lives included.", service.changes),
         ("vcotta_waiting_images", "gauge", "Images that wait for the adapter.", service.waiting),
+        ("vcotta_open_requests", "gauge", "Requests that are read, decoded or waited for.", in_flight),
         ("vcotta_entropy", "gauge", "Mean entropy of the latest batch's predictions, in nats.", latest.get("entropy")),
         ("vcotta_alpha", "gauge", "Weight of the source prior in the latest batch.", latest.get("alpha")),
         ("vcotta_drift", "gauge", "Distance of the weights from their start, relative.", latest.get("drift")),

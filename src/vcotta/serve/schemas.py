@@ -47,6 +47,7 @@ class Prediction(BaseModel):
     probability: float = Field(description="Its probability.")
     entropy: float = Field(description="Entropy of the prediction, in nats.")
     probabilities: list[float] | None = Field(None, description="Those of all classes, unless not wanted.")
+    predictive_entropy: float | None = Field(None, description="Entropy of the mean over the posterior's samples.")
     expected_entropy: float | None = Field(None, description="Mean entropy of the posterior's samples.")
     mutual_information: float | None = Field(None, description="What the model does not know, in nats.")
     alpha: float | None = Field(None, description="Weight of the source prior.")
