@@ -238,7 +238,7 @@ def load_text() -> str:
         f"the median and {run['seconds_p99']:.2f} s at the 99th percentile, with {run['images_a_second']:.0f} images a "
         f"second in all; {run['accuracy']:.1%} of the digits were named rightly. The server's memory was "
         f"{memory['start']} MiB at the start and {memory['max']} MiB at most ({memory['max_by_minute'][1]} MiB in the "
-        f"second minute). Other work shared the machine, so the times are upper bounds."
+        f"second minute)."
     )
 
 
