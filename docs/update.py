@@ -23,7 +23,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{page}.md" for page in ("benchmarks", "headline", "methods")))
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{page}.md" for page in ("benchmarks", "headline", "methods", "operations")),
+)
 SEEDS = (0, 1, 2)
 PUBLISHED = {
     # Mean error in per cent, continual, severity 5: the papers' own and the test-time-adaptation benchmark's numbers.
@@ -220,6 +223,25 @@ def offtheshelf_text() -> str:
     return "\n".join([*lines, "", f"torch {versions}, float32, one CPU thread (`benchmarks/offtheshelf.py`)."])
 
 
+def load_text() -> str:
+    """What a server under load did."""
+    run = json.loads((RESULTS / "load.json").read_text())
+    refused = {status: count for status, count in run["by_status"].items() if status[0] == "4"}
+    told = ", ".join(f"{count} times {status}" for status, count in refused.items())
+    memory = run["resident_mib"]
+    return (
+        f"Under load (`benchmarks/load.py`, {run['minutes']:.0f} minutes, {run['clients']} clients, the digits' "
+        f"bundle, {run['machine']}): {run['requests']} requests, {run['by_status']['200']} answered, "
+        f"{sum(refused.values())} refused as they should be ({told}), "
+        f"{run['by_status'].get('hung up', 0)} hung up in the middle; {run['wrong_answers']} wrong answers, "
+        f"{run['server_errors']} server errors. Valid requests, of 1 to 50 images, took {run['seconds_p50']:.2f} s in "
+        f"the median and {run['seconds_p99']:.2f} s at the 99th percentile, with {run['images_a_second']:.0f} images a "
+        f"second in all; {run['accuracy']:.1%} of the digits were named rightly. The server's memory was "
+        f"{memory['start']} MiB at the start and {memory['max']} MiB at most ({memory['max_by_minute'][1]} MiB in the "
+        f"second minute)."
+    )
+
+
 def times_text() -> str:
     """Table of what took how long, by the clock."""
     lines = ["| What | Command | Where | Seconds | Clean error % |", "|:--|:--|:--|--:|--:|"]
@@ -333,6 +355,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "cifar10c": lambda: benchmark_text("cifar10c"),
     "cifar100c": lambda: benchmark_text("cifar100c"),
     "offtheshelf": offtheshelf_text,
+    "load": load_text,
     "times": times_text,
     "methods": methods_text,
     "headline": headline_text,

@@ -54,6 +54,8 @@ def test_version_is_printed_by_the_module_too() -> None:
         "run",
         "tune",
         "info",
+        "bundle",
+        "serve",
         "data",
         "data prepare",
         "reproduce",

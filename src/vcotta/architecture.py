@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from vcotta.batch_norm import batch_norms, join_views
 from vcotta.bayes import is_variational, to_point, to_variational
 
-__all__ = ["build", "describe"]
+__all__ = ["build", "check_shapes", "describe"]
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList)
 
@@ -41,27 +43,54 @@ def describe(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def build(description: dict[str, Any]) -> nn.Module:
+def build(description: dict[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
     """Make a network, with fresh weights, from its description.
 
     Only classes derived from ``nn.Module`` whose Python module the caller has already imported are built: a file can
-    name a class, it cannot have code imported or run.
+    name a class, it cannot have code imported or run. Nor can it have more memory taken than its tensors need: their
+    shapes are compared before anything is allocated.
+
+    Args:
+        description: What `describe` returned.
+        tensors: The state of a network of this shape.
 
     Raises:
         ValueError: If the network cannot be rebuilt faithfully; the text says to pass ``model=``.
     """
     try:
+        with torch.device("meta"):
+            skeleton = _build(description["network"], [])
+        check_shapes(skeleton, tensors, type(skeleton).__name__)
         model = _build(description["network"], [])
-    except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        printed = description["printed"]
+    except (LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError, AssertionError) as error:
         raise ValueError(
             f"The saved network cannot be rebuilt ({error}). Pass it yourself: load(path, model=...)."
         ) from error
-    if repr(model) != description["printed"]:
+    if repr(model) != printed:
         raise ValueError(
             "The saved network was changed after its construction, so it cannot be rebuilt from its class alone. "
             "Pass it yourself: load(path, model=...)."
         )
     return to_variational(model, unsupported="keep") if description["variational"] else model
+
+
+def check_shapes(network: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
+    """Raise ValueError unless tensors have the names and shapes of a network, deviations of weights left aside.
+
+    Example:
+        >>> check_shapes(nn.Linear(2, 1), nn.Linear(3, 1).state_dict(), "this layer")
+        Traceback (most recent call last):
+        ValueError: Expected the weights of this layer, but 'weight' has shape (1, 3) there and (1, 2) in the network.
+    """
+    ours = {key: tuple(value.shape) for key, value in network.state_dict().items()}
+    theirs = {key: tuple(value.shape) for key, value in tensors.items() if not key.endswith("_rho") or key in ours}
+    if ours != theirs:
+        odd = next(key for key in (*ours, *theirs) if ours.get(key) != theirs.get(key))
+        raise ValueError(
+            f"Expected the weights of {name}, but {odd!r} has shape {theirs.get(odd)} there and {ours.get(odd)} in the "
+            "network."
+        )
 
 
 def _describe(module: nn.Module, seen: dict[int, int]) -> dict[str, Any]:

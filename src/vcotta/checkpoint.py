@@ -64,14 +64,14 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, runtim
         method = METHODS[state["method"]]
         config = method.Config(**state["config"])
         runtime = runtime or Runtime(**content["runtime"])
-    except (KeyError, TypeError) as error:
+        if model is None:
+            model = build(architecture, state["networks"]["start"])
+        elif architecture["variational"] and not is_variational(model):
+            model = to_variational(model, unsupported="keep")
+        adapter = method(model, config, seed=state["seed"], runtime=runtime)
+        adapter.load_state_dict(state)
+    except (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
         raise ValueError(
             f"Expected an adapter saved by vcotta.save in {path}, but it cannot be read: {error}"
         ) from error
-    if model is None:
-        model = build(architecture)
-    elif architecture["variational"] and not is_variational(model):
-        model = to_variational(model, unsupported="keep")
-    adapter = method(model, config, seed=state["seed"], runtime=runtime)
-    adapter.load_state_dict(state)
     return adapter

@@ -133,16 +133,17 @@ def _restore(path: Path, manifest: dict[str, Any], adapter: Adapter) -> Place:
         run, batches, state = content["run"], int(content["batches"]), content["adapter"]
         marks = {name: (int(length), str(digest)) for name, (length, digest) in content["files"].items()}
         odd = differences(identity(manifest), run)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"Expected the checkpoint of a run in {path}, but it cannot be read: {error}") from error
     if odd:
         raise ValueError(f"It belongs to another run: {', '.join(odd)}.")
     for name, mark in marks.items():
         _check_file(path.parent.parent / name, mark)
+    before = adapter.state_dict()
     try:
         adapter.load_state_dict(state)
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        adapter.reset()  # from whatever was loaded before the error
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
+        adapter.load_state_dict(before)  # whatever was loaded before the error, the start network included
         raise ValueError(f"It does not fit the adapter: {error}") from error
     return Place(batches, {name: length for name, (length, _) in marks.items()})
 

@@ -19,6 +19,9 @@ from vcotta.files import atomic_path
 
 __all__ = ["pack_state", "read_state", "state_kind", "unpack_state", "write_state"]
 
+_DAMAGE = (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading a damaged or forged file may raise on the way."""
+
 
 def write_state(path: str | os.PathLike[str], kind: str, state: dict[str, Any]) -> None:
     """Write nested dictionaries and lists of tensors and plain values to one file, atomically, with their hash.
@@ -69,7 +72,7 @@ def read_state(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
         if "sha256" in about and about["sha256"] != _digest(about["state"], tensors):
             raise ValueError("its bytes are not those that were written")
         state = unpack_state(about["state"], tensors)
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except _DAMAGE as error:
         raise ValueError(f"Expected a file of kind {kind!r} in {path}, but it cannot be read: {error}") from error
     if not isinstance(state, dict):
         raise ValueError(f"Expected a file of kind {kind!r} in {path}, but it cannot be read: it holds no state.")
@@ -81,7 +84,7 @@ def state_kind(path: str | os.PathLike[str]) -> str | None:
     try:
         with safe_open(Path(path), "pt") as file:
             kind = json.loads((file.metadata() or {}).get("vcotta", "{}")).get("kind")
-    except (SafetensorError, ValueError, AttributeError):
+    except _DAMAGE:
         return None
     return kind if isinstance(kind, str) else None
 

@@ -15,6 +15,7 @@ from vcotta.cli.networks import check, train, warmup
 from vcotta.cli.report import report
 from vcotta.cli.reproduce import reproduce
 from vcotta.cli.runs import run, tune
+from vcotta.cli.serve import bundle, serve
 from vcotta.cli.tour import demo, info, methods
 
 __all__ = ["app", "main"]
@@ -32,7 +33,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="See which data is there, and fetch more.", invoke_without_command=True)
 
 
-for command in (demo, methods, train, check, warmup, run, report, reproduce, tune, corrupt, info):
+for command in (demo, methods, train, check, warmup, run, report, reproduce, tune, corrupt, bundle, serve, info):
     app.command()(command)
 data_app.command("list")(data_list)
 data_app.command("prepare")(data_prepare)

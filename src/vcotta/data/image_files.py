@@ -16,7 +16,7 @@ from PIL import Image, UnidentifiedImageError
 from vcotta._messages import unknown_name
 from vcotta.data import ImageData, check_labels
 
-__all__ = ["PREPROCESSES", "FilePixels", "ImageFiles", "image_suffixes"]
+__all__ = ["PREPROCESSES", "FilePixels", "ImageFiles", "image_suffixes", "to_size"]
 
 PREPROCESSES: Final = {
     "none": "the files must have the right size already",
@@ -96,14 +96,7 @@ class FilePixels:
             raise FileNotFoundError(f"Expected an image {path}, but there is no such file.") from None
         except (UnidentifiedImageError, OSError) as error:
             raise ValueError(f"Expected {path} to be an image, but it cannot be read: {error}") from error
-        if image.size == (self.size, self.size) and self.preprocess != "res256crop224":
-            return np.asarray(image)
-        if self.preprocess == "none":
-            raise ValueError(
-                f"Expected {path} to be {self.size} x {self.size}, as images are taken as they are, but "
-                f'got {image.width} x {image.height}. Use "res256crop224" for photographs.'
-            )
-        return np.asarray(_fit(image, 256 if self.preprocess == "res256crop224" else self.size, self.size))
+        return np.asarray(to_size(image, self.size, self.preprocess, str(path)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +131,32 @@ class ImageFiles:
         for file, label in zip(self.images.files, self.labels.tolist(), strict=True):
             digest.update(f"{file}\t{(self.images.root / file).stat().st_size}\t{label}\n".encode())
         return digest.hexdigest()
+
+
+def to_size(image: Image.Image, size: int, preprocess: str, name: str) -> Image.Image:
+    """Bring an image to its final size.
+
+    Args:
+        image: The image.
+        size: The wanted side, in pixels.
+        preprocess: One of `PREPROCESSES`.
+        name: What to call the image in an error text.
+
+    Raises:
+        ValueError: With ``"none"``, if the image has another size.
+
+    Example:
+        >>> to_size(Image.new("RGB", (40, 20)), 10, "resize", "a.png").size
+        (10, 10)
+    """
+    if image.size == (size, size) and preprocess != "res256crop224":
+        return image
+    if preprocess == "none":
+        raise ValueError(
+            f"Expected {name} to be {size} x {size}, as images are taken as they are, but "
+            f'got {image.width} x {image.height}. Use "res256crop224" for photographs.'
+        )
+    return _fit(image, 256 if preprocess == "res256crop224" else size, size)
 
 
 def _size(path: Path) -> tuple[int, int]:

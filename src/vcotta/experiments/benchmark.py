@@ -101,6 +101,16 @@ class Benchmark:
         self._check_outputs(model, classes)
         return model
 
+    def network_facts(self, network: str | None) -> tuple[str, dict[str, int]]:
+        """Return the name and options by which `build_network` makes the benchmark's network, or another one.
+
+        Example:
+            >>> find_benchmark("digits").network_facts(None)
+            ('wrn-10-1', {'stem_stride': 2, 'base': 8})
+        """
+        name = network or self.network
+        return ("wrn-10-1", {"stem_stride": 2, "base": 8}) if name == "digits" else (name, {})
+
     @torch.no_grad()
     def _check_outputs(self, model: nn.Module, classes: int) -> None:
         """Show a network one image: what does not fit is told now, not after an hour of training."""

@@ -77,7 +77,7 @@ def check_origin(state: dict[str, Any], name: str, config: dict[str, Any]) -> No
         raise ValueError(f"Expected an adapter's state, but {', '.join(sorted(missing))} is missing from it.")
     if state["method"] != name:
         raise ValueError(f"Expected a state of {name}, but got one of {state['method']}.")
-    if not {"steps", "skipped"} <= set(state["counters"]) or "cpu" not in state["rng"]:
+    if not all(type(state["counters"].get(key)) is int for key in ("steps", "skipped")) or "cpu" not in state["rng"]:
         raise ValueError("Expected an adapter's state, but its counters or random numbers are missing.")
     for key, ours in config.items():
         theirs = state["config"].get(key)

@@ -1,0 +1,52 @@
+"""The load benchmark notices wrong answers, and makes the requests it says it makes."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vcotta.serve.bundle import Preprocess
+from vcotta.serve.decode import decode_npy
+from vcotta.serve.limits import Limits, RefusedError
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "load.py"
+
+
+@pytest.fixture(scope="module")
+def load():
+    spec = importlib.util.spec_from_file_location("load", PATH)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["load"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["load"]
+
+
+def answer(**changes):
+    values = [0.91, *[0.01] * 9]
+    prediction = {"label": 0, "name": "0", "probability": 0.91, "probabilities": values} | changes
+    return {"predictions": [prediction], "batch": {"adapted": True, "images": 1}}
+
+
+def test_a_right_answer_is_right_and_a_wrong_one_is_noticed(load) -> None:
+    assert load.mistake(answer(), 1, True) is None
+    assert load.mistake(answer(), 2, True)
+    assert load.mistake(answer(), 1, False)
+    for wrong in ({"label": 1, "name": "1"}, {"label": 10}, {"probabilities": [0.5] * 10}, {"probabilities": [1.0]}):
+        assert load.mistake(answer(**wrong), 1, True), wrong
+
+
+def test_broken_arrays_get_the_status_they_are_said_to(load) -> None:
+    images = np.zeros((3, 32, 32, 3), np.uint8)
+    assert len(decode_npy(load.npy(load.floats(images)), Preprocess(32), Limits())) == 3
+    for name, (status, make) in load.BROKEN.items():
+        path, headers, body = make(images, random.Random(0))
+        if path == "/v1/predict" and headers.get("Content-Type") == "application/x-npy" and name != "token":
+            with pytest.raises(RefusedError) as refused:
+                decode_npy(body, Preprocess(32), Limits())
+            assert refused.value.status == status, name

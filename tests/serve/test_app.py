@@ -1,0 +1,188 @@
+"""The HTTP side: what is answered, what is refused and how."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+pytest.importorskip("httpx", reason="httpx is not installed")
+
+from fastapi.testclient import TestClient
+
+from vcotta.serve.app import create_app
+from vcotta.serve.limits import Limits
+from vcotta.serve.run import check_exposure
+from vcotta.serve.service import Service
+
+TOKEN = "a-token-for-the-tests"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+NPY = {"Content-Type": "application/x-npy"}
+
+
+@pytest.fixture
+def client(service):
+    return TestClient(create_app(service, TOKEN), raise_server_exceptions=False)
+
+
+@pytest.fixture
+def array(npy, images):
+    return npy(images(6))
+
+
+def files(*contents: bytes, name: str = "images"):
+    return [(name, (f"{number}.png", content)) for number, content in enumerate(contents)]
+
+
+def test_files_and_arrays_of_the_same_pixels_get_the_same_answer(client, npy, png) -> None:
+    from vcotta.serve.bundle import Preprocess
+    from vcotta.serve.decode import decode_files
+
+    contents = [png(seed=seed) for seed in range(6)]
+    as_array = npy(decode_files(contents, Preprocess(8), Limits()))
+    one = client.post("/v1/predict?adapt=false", files=files(*contents))
+    other = client.post("/v1/predict?adapt=false", content=as_array, headers=NPY)
+    assert one.status_code == other.status_code == 200
+    assert one.json() == other.json()
+    assert len(one.json()["predictions"]) == 6
+
+
+def test_a_prediction_tells_all_it_should(client, array) -> None:
+    answer = client.post("/v1/predict", content=array, headers=NPY | BEARER).json()
+    assert answer["batch"] == {
+        "step": 1,
+        "changes": 1,
+        "images": 6,
+        "requests": 1,
+        "offset": 0,
+        "adapted": True,
+    }
+    for p in answer["predictions"]:
+        assert sum(p["probabilities"]) == pytest.approx(1, abs=1e-5)
+        assert p["label"] == int(np.argmax(p["probabilities"]))
+        assert p["name"] == ("ant", "bee", "cat", "dog")[p["label"]]
+        assert p["probability"] == max(p["probabilities"])
+        assert p["entropy"] == pytest.approx(-sum(v * np.log(v) for v in p["probabilities"]), abs=1e-3)
+    short = client.post("/v1/predict?probabilities=false", content=array, headers=NPY | BEARER).json()
+    assert "probabilities" not in short["predictions"][0]
+
+
+def test_what_changes_the_state_needs_the_token_and_what_does_not_does_not(client, service, array) -> None:
+    for path in ("/v1/predict", "/v1/reset"):
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            refused = client.post(path, content=array, headers=NPY | headers)
+            assert refused.status_code == 401
+            assert refused.headers["www-authenticate"] == "Bearer"
+    assert service.changes == 0
+    assert client.post("/v1/predict?adapt=false", content=array, headers=NPY).status_code == 200
+    for path in ("/", "/docs", "/healthz", "/metrics", "/v1/state", "/openapi.json"):
+        assert client.get(path).status_code == 200
+    assert service.changes == 0
+    assert client.post("/v1/reset", headers=BEARER).json() == {"steps": 0, "changes": 1}
+
+
+def test_without_a_token_only_this_machine_is_served(service, array) -> None:
+    app = create_app(service)
+    here = TestClient(app, base_url="http://127.0.0.1:8000")
+    assert here.post("/v1/predict", content=array, headers=NPY).status_code == 200
+    assert here.post("/v1/reset", headers={"Origin": "http://evil.example"}).status_code == 403
+    assert TestClient(app, base_url="http://evil.example").post("/v1/reset").status_code == 403
+    for host in ("0.0.0.0", "::", "192.168.1.5", "example.org"):
+        with pytest.raises(ValueError, match="token"):
+            check_exposure(host, None)
+        check_exposure(host, TOKEN)
+    for host in ("127.0.0.1", "::1", "localhost"):
+        check_exposure(host, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "sent"),
+    [
+        (415, {"content": b"{}", "headers": {"Content-Type": "application/json"}}),
+        (415, {"content": b"{}"}),
+        (422, {"content": b"", "headers": NPY}),
+        (422, {"content": b"x" * 50, "headers": NPY}),
+        (422, {"files": files(b"x")}),
+        (422, {"files": files(b"x", name="pictures")}),
+        (422, {"data": {"images": "text"}, "files": files(b"x")}),
+        (422, {"content": b"--a--", "headers": {"Content-Type": "multipart/form-data"}}),
+        (422, {"content": b"nothing", "headers": {"Content-Type": "multipart/form-data; boundary=a"}}),
+        (422, {"content": b"--a\r\nbroken", "headers": {"Content-Type": "multipart/form-data; boundary=a"}}),
+        (413, {"files": files(*[b"x"] * 257)}),
+        (413, {"content": b"x" * 20_000_000, "headers": NPY}),
+        (413, {"content": (b"x" * 100_000 for _ in range(200)), "headers": NPY}),  # no length is told
+        (422, {"params": {"adapt": "perhaps"}, "content": b"", "headers": NPY}),
+        (422, {"params": {"adpat": "false"}, "content": b"", "headers": NPY}),
+        (422, {"params": {"coverage": "2"}, "content": b"", "headers": NPY}),
+        (422, {"params": {"coverage": "0.5"}, "content": b"", "headers": NPY}),
+    ],
+)
+def test_a_malformed_request_is_refused_in_words_and_changes_nothing(client, service, status, sent) -> None:
+    answer = client.post("/v1/predict", **(sent | {"headers": sent.get("headers", {}) | BEARER}))
+    assert answer.status_code == status, answer.text
+    assert len(answer.json()["detail"]) > 10
+    assert service.changes == service.waiting == client.app.state.in_flight == 0
+
+
+def test_one_bad_file_refuses_its_request_and_no_other(client, service, png, array) -> None:
+    assert client.post("/v1/predict", files=files(png(), b"bad"), headers=BEARER).status_code == 422
+    assert client.post("/v1/predict", content=array, headers=NPY | BEARER).json()["batch"]["step"] == 1
+
+
+def test_too_many_requests_at_once_are_told_to_come_back(client, array) -> None:
+    client.app.state.in_flight = Limits().requests
+    answer = client.post("/v1/predict", content=array, headers=NPY | BEARER)
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+
+
+def test_a_failing_adapter_is_a_500_in_words(client, service, array) -> None:
+    service.engine.adapter.predict_and_adapt = lambda _: 1 / 0
+    answer = client.post("/v1/predict", content=array, headers=NPY | BEARER)
+    assert (answer.status_code, "as it was before" in answer.json()["detail"]) == (500, True)
+    assert "division" not in answer.text
+
+
+def test_the_state_tells_the_model_and_its_latest_steps(client, array) -> None:
+    for _ in range(3):
+        client.post("/v1/predict", content=array, headers=NPY | BEARER)
+    state = client.get("/v1/state").json()
+    assert (state["method"], state["network"], state["steps"], state["token_needed"]) == ("tent", "wrn-10-1", 3, True)
+    assert [entry["step"] for entry in state["history"]] == [1, 2, 3]
+    assert state["history"][2]["drift"] > state["history"][0]["drift"] > 0
+    assert [entry["step"] for entry in client.get("/v1/state?since=2").json()["history"]] == [3]
+    assert client.get("/v1/state?since=-1").status_code == 422
+
+
+def test_metrics_are_what_prometheus_reads(client, array) -> None:
+    for _ in range(2):
+        client.post("/v1/predict", content=array, headers=NPY | BEARER)
+    client.get("/no/such/<place>")
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    lines = answer.text.splitlines()
+    line = re.compile(r'[a-z_]+(\{([a-z]+="[^"\\\n]*",?)+\})? (\+Inf|-?[0-9.e+-]+)')
+    assert all(text.startswith(("# HELP ", "# TYPE ")) or line.fullmatch(text) for text in lines)
+    assert "vcotta_images_total 12" in lines
+    assert 'vcotta_requests_total{path="/v1/predict",status="200"} 2' in lines
+    assert 'vcotta_requests_total{path="other",status="404"} 1' in lines
+    assert 'vcotta_predict_seconds_bucket{le="+Inf"} 2' in lines
+    typed = [text.split()[2] for text in lines if text.startswith("# TYPE")]
+    assert len(typed) == len(set(typed))
+
+
+def test_the_health_is_bad_once_the_service_stops(bundle) -> None:
+    with Service(bundle) as service:
+        client = TestClient(create_app(service))
+        assert client.get("/healthz").json() == {"status": "ok"}
+    assert client.get("/healthz").status_code == 503
+
+
+def test_pages_load_nothing_from_elsewhere(client) -> None:
+    for path in ("/", "/docs"):
+        page = client.get(path)
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert page.headers["x-content-type-options"] == "nosniff"
+        assert not re.search(r"(src|href)=\"(https?:)?//", page.text)
+    assert "/v1/predict" in client.get("/docs").text

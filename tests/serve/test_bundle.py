@@ -1,0 +1,113 @@
+"""Bundles: whole after a round trip, refused when they lie, and never a way to run code."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from vcotta import build_adapter, to_variational
+from vcotta.data.digits import digits_network
+from vcotta.experiments.benchmark import find_benchmark
+from vcotta.models import build_network
+from vcotta.serve import Bundle, NetworkFacts, Preprocess, load_bundle, make_bundle, save_bundle
+from vcotta.serve.engine import Engine
+from vcotta.state_files import read_state, write_state
+
+KIND = "vcotta-bundle-1"
+
+
+def test_a_bundle_gives_back_the_network_the_settings_and_what_was_learned_of_source_data(tmp_path, images) -> None:
+    net = to_variational(build_network("wrn-10-1", 2, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6)))
+    adapter = build_adapter("vcotta", net, views=1, lr=0.5, seed=3)
+    made = make_bundle(adapter, "wrn-10-1", ["a", "b"], Preprocess(8), batch_size=7)
+    save_bundle(made, tmp_path / "a")
+    read = load_bundle(tmp_path / "a")
+    assert read.settings == made.settings
+    assert (read.class_names, read.preprocess, read.batch_size, read.seed) == (("a", "b"), Preprocess(8), 7, 3)
+    assert torch.equal(adapter(images(5)), Engine(read).adapter(images(5)))
+
+
+def test_what_a_method_learned_of_source_data_comes_along(tmp_path, images) -> None:
+    source = [(images(8), torch.arange(8) % 2)]
+    adapter = build_adapter("eata", build_network("wrn-10-1", 2), source=source)
+    save_bundle(make_bundle(adapter, "wrn-10-1", ["a", "b"], Preprocess(8)), tmp_path / "a")
+    assert torch.equal(adapter(images(5)), Engine(load_bundle(tmp_path / "a")).adapter(images(5)))
+
+
+def test_an_adapter_that_still_needs_source_data_is_not_bundled() -> None:
+    adapter = build_adapter("eata", build_network("wrn-10-1", 2))
+    with pytest.raises(ValueError, match="prepared on source data"):
+        make_bundle(adapter, "wrn-10-1", ["a", "b"], Preprocess(8))
+
+
+def test_the_digits_bundle_names_the_network_of_the_digits() -> None:
+    name, options = find_benchmark("digits").network_facts(None)
+    ours = {key: value.shape for key, value in build_network(name, 10, **options).state_dict().items()}
+    assert ours == {key: value.shape for key, value in digits_network().state_dict().items()}
+
+
+def changed(bundle_path, tmp_path, change) -> Bundle:
+    """The bundle with its content changed and sealed again, as an attacker would."""
+    content = read_state(bundle_path, KIND)
+    change(content)
+    write_state(tmp_path / "changed", KIND, content)
+    return load_bundle(tmp_path / "changed")
+
+
+def test_a_bundle_cannot_have_a_module_imported(bundle_path, tmp_path, monkeypatch) -> None:
+    (tmp_path / "evil_factory.py").write_text("raise SystemExit('it ran')")
+    monkeypatch.chdir(tmp_path)
+    bundle = changed(bundle_path, tmp_path, lambda c: c["network"].update(name="evil_factory:make", options={}))
+    with pytest.raises(ValueError, match="--trust evil_factory:make"):
+        bundle.build_network()
+    with pytest.raises(ValueError, match="--trust"):
+        bundle.build_network(trusted="another:factory")
+    assert "evil_factory" not in sys.modules
+
+
+def test_the_operators_own_factory_is_called_when_named(tmp_path, monkeypatch, images) -> None:
+    (tmp_path / "own_net.py").write_text(
+        "from torch import nn\ndef make(classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(192, classes))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+    adapter = build_adapter("source", net)
+    save_bundle(make_bundle(adapter, "own_net:make", ["a", "b"], Preprocess(8)), tmp_path / "a")
+    engine = Engine(load_bundle(tmp_path / "a"), trusted="own_net:make")
+    assert torch.equal(engine.adapter(images(3)), adapter(images(3)))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda c: c["network"].update(name="wrn-40-9"), "conv1.weight|block"),
+        (lambda c: c["network"].update(name="wrn-9999999-99"), "no such option"),
+        (lambda c: c["network"].update(classes=5), "5 class names"),
+        (lambda c: c["network"]["options"].update(base=10**9), "base=1000000000"),
+        (lambda c: c["network"]["options"].update(checkpoint_path=3), "checkpoint_path"),
+        (lambda c: c["network"].update(mean=["a", "b", "c"], std=[1.0, 1.0, 1.0]), "numbers"),
+        (lambda c: c["weights"].pop("fc.bias"), "fc.bias"),
+        (lambda c: c["weights"].update({"fc.bias": torch.zeros(9)}), "fc.bias"),
+        (lambda c: c.update(method="os.system"), "method"),
+        (lambda c: c["settings"].update(lr="fast"), "lr"),
+        (lambda c: c["settings"].update(evil=1), "evil"),
+        (lambda c: c["preprocess"].update(size=10**9), "size"),
+        (lambda c: c["preprocess"].update(how="eval"), "how"),
+        (lambda c: c.update(class_names=[1, 2, 3, 4]), "class names"),
+        (lambda c: c.update(more=1), "more"),
+        (lambda c: c.update(weights={"a": 1}), "tensors"),
+    ],
+)
+def test_a_bundle_that_makes_no_sense_is_refused_in_words(bundle_path, tmp_path, change, reason) -> None:
+    with pytest.raises(ValueError, match=reason):
+        changed(bundle_path, tmp_path, change).build_network()
+
+
+def test_a_network_without_a_mean_of_its_own_takes_none() -> None:
+    facts = NetworkFacts("timm:resnet18", 10)
+    assert not facts.runs_foreign_code
+    assert NetworkFacts("timm:hf-hub:someone/model", 10).runs_foreign_code
+    assert NetworkFacts("os:system", 10).runs_foreign_code

@@ -1,0 +1,160 @@
+"""The command itself: a real process, real HTTP, a real SIGTERM, and a start that goes on where it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
+
+from vcotta.state_files import read_state
+
+pytestmark = pytest.mark.slow
+TOKEN = "a-token-for-the-tests"
+
+
+class Server:
+    """A server process that listens."""
+
+    def __init__(self, bundle: Path, folder: Path, *options: str) -> None:
+        token = folder / "token"
+        token.touch(0o600)
+        token.write_text(TOKEN)
+        command = [
+            sys.executable,
+            "-m",
+            "vcotta",
+            "serve",
+            str(bundle),
+            "--port",
+            "0",
+            "--state",
+            str(folder / "state"),
+        ]
+        self.process = subprocess.Popen(
+            [*command, "--token-file", str(token), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        self.said = ""
+        for line in self.process.stdout:
+            self.said += line
+            if found := re.search(r"Listening on (http://\S+)", line):
+                self.address = found[1]
+                return
+        raise AssertionError(self.said)
+
+    def read(self, path: str) -> str:
+        with urllib.request.urlopen(self.address + path, timeout=30) as answer:
+            return answer.read().decode()
+
+    def ask(self, path: str, body: bytes | None = None) -> dict:
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/x-npy"}
+        with urllib.request.urlopen(urllib.request.Request(self.address + path, body, headers), timeout=30) as answer:
+            return json.load(answer)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        self.said += self.process.communicate(timeout=30)[0]
+        return self.process.returncode
+
+
+def newest(folder: Path) -> dict:
+    path = max((folder / "state" / "checkpoints").iterdir(), key=lambda path: int(path.stem))
+    return read_state(path, "vcotta-run-1")["adapter"]
+
+
+def equal(one, other) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return one == other
+
+
+def test_stopped_and_started_again_it_ends_in_the_state_of_one_that_never_stopped(
+    bundle_path, tmp_path, npy, images
+) -> None:
+    bodies = [npy(images(6, seed)) for seed in range(6)]
+    answers, folders = [], [tmp_path / name for name in ("whole", "parts")]
+    for folder, parts in zip(folders, ([bodies], [bodies[:2], bodies[2:5], bodies[5:]]), strict=True):
+        folder.mkdir()
+        told = []
+        for part in parts:
+            server = Server(bundle_path, folder)
+            told += [server.ask("/v1/predict", body) for body in part]
+            assert server.ask("/v1/state")["changes"] == len(told)
+            assert server.stop() == 0, server.said
+            assert f"the state after {len(told)} changes" in server.said
+        answers.append(told)
+    assert answers[0] == answers[1]
+    assert equal(newest(folders[0]), newest(folders[1]))
+
+
+def test_a_request_that_was_sent_before_the_signal_is_answered(bundle_path, tmp_path, npy, images) -> None:
+    server = Server(bundle_path, tmp_path, "--wait-ms", "4000")
+    answer: dict = {}
+    asking = threading.Thread(target=lambda: answer.update(server.ask("/v1/predict", npy(images(1)))))
+    asking.start()
+    while "vcotta_open_requests 1" not in server.read("/metrics"):
+        assert asking.is_alive(), "it was answered before it could be seen"
+    assert server.stop() == 0, server.said
+    asking.join()
+    assert answer["batch"]["step"] == 1
+    assert newest(tmp_path)["counters"]["steps"] == 1
+
+
+def test_killed_it_goes_on_from_its_latest_checkpoint(bundle_path, tmp_path, npy, images) -> None:
+    server = Server(bundle_path, tmp_path, "--checkpoint-seconds", "0.1")
+    for seed in range(3):
+        server.ask("/v1/predict", npy(images(6, seed)))
+    place = tmp_path / "state" / "checkpoints" / "3.safetensors"
+    for _ in range(200):
+        if place.exists():
+            break
+        threading.Event().wait(0.05)
+    server.process.kill()
+    server.process.communicate()
+    server = Server(bundle_path, tmp_path)
+    assert server.ask("/v1/state")["changes"] == 3
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--host", "0.0.0.0"], "token"),
+        (["--token-file", "no/such/file"], "no/such/file"),
+        (["--max-queue", "3"], "queue"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_two(bundle_path, options, reason) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "vcotta", "serve", str(bundle_path), *options],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_is_no_bundle_is_refused(tmp_path) -> None:
+    path = tmp_path / "a.bundle"
+    path.write_bytes(b"nonsense")
+    done = subprocess.run([sys.executable, "-m", "vcotta", "serve", str(path)], capture_output=True, text=True)
+    assert (done.returncode, "cannot be read" in done.stderr) == (2, True)

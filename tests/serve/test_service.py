@@ -1,0 +1,257 @@
+"""One worker, in order: pooled or alone, resumed or not, and whatever happens to others."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from vcotta.serve import keeper
+from vcotta.serve.bundle import load_bundle, save_bundle
+from vcotta.serve.engine import Engine
+from vcotta.serve.limits import Limits, RefusedError
+from vcotta.serve.service import Service
+
+from .conftest import small_bundle
+
+MARK = 0.123
+
+
+def same_state(one, other) -> bool:
+    """Whether two nested states are equal to the bit."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same_state(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same_state, one, other))
+    return one == other
+
+
+def held(service: Service) -> threading.Event:
+    """Keep the worker waiting before its next batch until the event is set."""
+    go, real = threading.Event(), service._serve
+    service._serve = lambda jobs: (go.wait(10), real(jobs))
+    return go
+
+
+def poison(service: Service) -> None:
+    """Let the adapter fail, half-way through a step, on any batch with a marked image."""
+    adapter = service.engine.adapter
+    real = adapter.predict_and_adapt
+
+    def fails(images):
+        answer = real(images)
+        if (images[:, 0, 0, 0] == MARK).any():
+            raise RuntimeError("poisoned")
+        return answer
+
+    adapter.predict_and_adapt = fails
+
+
+def marked(images):
+    images[:, 0, 0, 0] = MARK
+    return images
+
+
+def test_requests_are_answered_as_the_adapter_alone_would_in_the_order_they_came(bundle, service, images) -> None:
+    alone = Engine(bundle).adapter
+    futures = [service.predict(images(6, seed)) for seed in range(5)]
+    told = [future.result(10) for future in futures]
+    for seed, served in enumerate(told):
+        assert torch.equal(served.answer.probabilities, alone(images(6, seed)).double().exp())
+        assert (served.step, served.batch_images, served.batch_requests) == (seed + 1, 6, 1)
+    assert same_state(service.engine.adapter.state_dict(), alone.state_dict())
+
+
+def test_small_requests_that_follow_each_other_are_pooled_in_order(bundle, service, images) -> None:
+    go = held(service)
+    sizes = (6, 2, 3, 2, 1, 6, 1, 1)  # pool is 6: [6] [2 3] [2 1] [6] [1 1]
+    futures = [service.predict(images(size, seed)) for seed, size in enumerate(sizes)]
+    go.set()
+    told = [future.result(10) for future in futures]
+    assert [(t.step, t.offset, t.batch_requests) for t in told] == [
+        (1, 0, 1),
+        (2, 0, 2),
+        (2, 2, 2),
+        (3, 0, 2),
+        (3, 2, 2),
+        (4, 0, 1),
+        (5, 0, 2),
+        (5, 1, 2),
+    ]
+    alone = Engine(bundle).adapter
+    alone(images(6, 0))
+    together = alone(torch.cat([images(2, 1), images(3, 2)])).double().exp()
+    assert torch.equal(told[1].answer.probabilities, together[:2])
+    assert torch.equal(told[2].answer.probabilities, together[2:])
+
+
+def test_a_small_request_waits_for_others_and_no_longer_than_it_should(bundle, images) -> None:
+    with Service(bundle, wait=30.0) as service:
+        first, second = service.predict(images(3)), service.predict(images(3))
+        assert first.result(10).batch_requests == second.result(10).batch_requests == 2
+    with Service(bundle, wait=0.01) as service:
+        assert service.predict(images(3)).result(10).batch_requests == 1
+
+
+def test_a_look_changes_nothing_and_is_never_pooled(service, images) -> None:
+    go = held(service)
+    futures = [service.predict(images(1)), service.predict(images(1), adapt=False), service.predict(images(1))]
+    go.set()
+    told = [future.result(10) for future in futures]
+    assert [t.batch_requests for t in told] == [1, 1, 1]
+    assert [t.changes for t in told] == [1, 1, 2]
+    before = service.engine.adapter.state_dict()
+    service.predict(images(6), adapt=False).result(10)
+    assert same_state(service.engine.adapter.state_dict(), before)
+
+
+def test_a_reset_takes_its_turn(bundle, service, images) -> None:
+    go = held(service)
+    futures = [service.predict(images(6)), service.reset(), service.predict(images(6))]
+    go.set()
+    first, done, again = (future.result(10) for future in futures)
+    assert (first.step, done.step, again.step) == (1, 0, 1)
+    assert torch.equal(first.answer.probabilities, again.answer.probabilities)
+    assert (first.changes, done.changes, again.changes) == (1, 2, 3)
+
+
+def test_others_get_what_they_would_have_got_had_the_failing_request_never_come(bundle, service, images) -> None:
+    poison(service)
+    go = held(service)
+    service.predict(images(6, 0))
+    sent = [images(2, 1), marked(images(1, 2)), images(3, 3)]
+    futures = [service.predict(some) for some in sent]
+    after = service.predict(images(6, 4))
+    go.set()
+    with pytest.raises(RefusedError, match="as it was before"):
+        futures[1].result(10)
+    last = after.result(
+        10
+    ).answer.probabilities  # now the worker rests: adapters in two threads share torch's generator
+    alone = Engine(bundle).adapter
+    alone(images(6, 0))
+    expected = alone(torch.cat([sent[0], sent[2]])).double().exp()
+    assert torch.equal(futures[0].result(10).answer.probabilities, expected[:2])
+    assert torch.equal(futures[2].result(10).answer.probabilities, expected[2:])
+    assert torch.equal(last, alone(images(6, 4)).double().exp())
+    assert service.failed_batches == 1
+    assert same_state(service.engine.adapter.state_dict(), alone.state_dict())
+
+
+def test_requests_that_fail_only_together_are_served_one_by_one(bundle, service, images) -> None:
+    adapter = service.engine.adapter
+    real = adapter.predict_and_adapt
+    adapter.predict_and_adapt = lambda x: real(x) if len(x) < 4 else 1 / 0
+    go = held(service)
+    futures = [service.predict(images(2, seed)) for seed in range(3)]
+    go.set()
+    assert [future.result(10).step for future in futures] == [1, 2, 3]
+
+
+def test_outputs_that_are_no_numbers_are_an_error_and_leave_no_trace(service, images) -> None:
+    adapter = service.engine.adapter
+    before, real = adapter.state_dict(), adapter.predict_and_adapt
+    adapter.predict_and_adapt = lambda x: real(x) * float("nan")
+    with pytest.raises(RefusedError):
+        service.predict(images(6)).result(10)
+    assert same_state(adapter.state_dict(), before)
+
+
+def test_more_than_the_queue_holds_is_told_to_come_back(bundle, images) -> None:
+    with Service(bundle, limits=Limits(images=6, queue=12), wait=0.0) as service:
+        go = held(service)
+        first = service.predict(images(6))
+        while service.waiting:  # the worker has taken it, and is being held
+            pass
+        accepted = [service.predict(images(6)) for _ in range(2)]
+        with pytest.raises(RefusedError) as refused:
+            service.predict(images(1))
+        assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
+        go.set()
+        assert [future.result(10).step for future in (first, *accepted)] == [1, 2, 3]
+
+
+def test_what_was_accepted_is_served_before_the_end_and_nothing_after(bundle, images) -> None:
+    service = Service(bundle)
+    with service:
+        futures = [service.predict(images(6)) for _ in range(4)]
+    assert [future.result(0).step for future in futures] == [1, 2, 3, 4]
+    with pytest.raises(RefusedError) as refused:
+        service.predict(images(6))
+    assert refused.value.status == 503
+    assert not service.alive
+
+
+@pytest.mark.parametrize(("method", "options"), [("tent", {}), ("cotta", {"views": 1})])
+def test_a_restarted_service_goes_on_as_if_nothing_had_happened(tmp_path, images, method, options) -> None:
+    save_bundle(small_bundle(method, lr=0.01, **options), tmp_path / "a")
+    bundle = load_bundle(tmp_path / "a")
+    batches = [images(6, seed) for seed in range(6)]
+    with Service(bundle) as whole:
+        expected = [whole.predict(batch).result(20).answer.probabilities for batch in batches]
+    found = []
+    for part in (batches[:2], batches[2:3], batches[3:]):
+        with Service(bundle, state=tmp_path / "state") as service:
+            assert service.changes == len(found)
+            found += [service.predict(batch).result(20).answer.probabilities for batch in part]
+    assert all(map(torch.equal, expected, found))
+    assert same_state(service.engine.adapter.state_dict(), whole.engine.adapter.state_dict())
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(bundle, tmp_path, images) -> None:
+    for seed in range(2):
+        with Service(bundle, state=tmp_path / "state") as service:
+            service.predict(images(6, seed)).result(10)
+    newest = tmp_path / "state" / "checkpoints" / "2.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-3])
+    with pytest.warns(UserWarning, match="not used"), Service(bundle, state=tmp_path / "state") as service:
+        assert service.changes == service.engine.adapter.steps == 1
+
+
+def test_the_state_of_another_bundle_is_refused_and_kept(bundle, tmp_path, images) -> None:
+    state = tmp_path / "state"
+    with Service(bundle, state=state) as service:
+        service.predict(images(6)).result(10)
+    save_bundle(small_bundle(lr=0.02), tmp_path / "b")
+    with pytest.raises(ValueError, match="another one"), Service(load_bundle(tmp_path / "b"), state=state):
+        pass
+    with Service(bundle, state=state) as service:
+        assert service.changes == 1
+
+
+def test_two_servers_do_not_share_a_state(bundle, tmp_path) -> None:
+    with (
+        Service(bundle, state=tmp_path / "state"),
+        pytest.raises(BlockingIOError, match="another server"),
+        Service(bundle, state=tmp_path / "state"),
+    ):
+        pass
+
+
+def test_a_full_disk_stops_nothing_but_the_saving(bundle, tmp_path, images, monkeypatch) -> None:
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Service(bundle, state=tmp_path / "state", checkpoint_seconds=0.0) as service:
+        real = keeper.save_checkpoint
+        monkeypatch.setattr(keeper, "save_checkpoint", full)
+        assert [service.predict(images(6)).result(10).step for _ in range(3)] == [1, 2, 3]
+        assert service.keeper.failures >= 2
+        monkeypatch.setattr(keeper, "save_checkpoint", real)
+    assert [path.name for path in Path(tmp_path / "state" / "checkpoints").iterdir()] == ["3.safetensors"]
+
+
+def test_checkpoints_are_written_while_it_runs(bundle, tmp_path, images) -> None:
+    with Service(bundle, state=tmp_path / "state", checkpoint_seconds=0.05) as service:
+        service.predict(images(6)).result(10)
+        place = tmp_path / "state" / "checkpoints" / "1.safetensors"
+        for _ in range(200):
+            if place.exists():
+                break
+            threading.Event().wait(0.05)
+        assert place.exists()
