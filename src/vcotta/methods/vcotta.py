@@ -61,14 +61,14 @@ class VCoTTAConfig:
     """
 
     views: int = 32
-    alpha: AlphaRule | float = "entropy"
+    alpha: AlphaRule | float = 0.5
     scope: Literal["batch", "sample"] = "sample"
     tau: float = 0.1
     margin: float = -1.0
     target: Literal["teacher", "mixture"] = "mixture"
     temperature: float = 0.5
     loss: Literal["ce", "sce"] = "ce"
-    student: Literal["image", "view", "both"] = "view"
+    student: Literal["image", "view", "both"] = "both"
     sampling: Literal["local", "weight", "none"] = "none"
     mixup: bool = False
     inference: Literal["x0", "filtered", "anchored", "pooled"] = "pooled"
@@ -137,6 +137,7 @@ class VCoTTAConfig:
 _PRESETS: dict[str, dict[str, Any]] = {
     "best": {},
     "paper": {
+        "alpha": "entropy",
         "scope": "batch",
         "target": "teacher",
         "temperature": 1.0,
@@ -177,6 +178,7 @@ _BY_DATASET: dict[tuple[str, str], dict[str, Any]] = {
     ("paper", "imagenet"): {"margin": 0.1, "loss": "ce", "lr": 1e-2, "optimizer": "sgd"},
     ("paper", "digits"): {"margin": 1e-2},
     ("best", "digits"): {
+        "alpha": "entropy",
         "temperature": 1.0,
         "loss": "sce",
         "student": "image",
@@ -217,7 +219,7 @@ class VCoTTA(Adapter):
         "preprint, 2024",
         "everything",
         "a variational warm-up",
-        "2N + 3 forwards, 1 backward",
+        "2N + 4 forwards, 1 backward",
         "paper text",
         distributed=True,
     )
@@ -304,10 +306,11 @@ class VCoTTA(Adapter):
             inputs.append(self.runtime.place_images(random_view(images, flip=config.flip, per_image=True)))
         distance = cross_entropy if config.loss == "ce" else symmetric_cross_entropy
         fit = torch.stack([distance(log_target, self._student_log_probs(x)).mean() for x in inputs]).mean()
-        kl = mixture_kl_bound(student, self.start, teacher, alpha)
+        compiled = bool(self.runtime.compile)
+        kl = mixture_kl_bound(student, self.start, teacher, alpha, compiled=compiled)
         kl = kl / config.kl_lambda if config.kl_weight is None else config.kl_weight * kl / self._dimensions
         self.note(fit=fit.detach(), kl=kl.detach())
-        update_teacher(teacher, student, config.beta, self.minimise(fit + kl))
+        update_teacher(teacher, student, config.beta, self.minimise(fit + kl), compiled=compiled)
 
 
 def _rms(tensor: Tensor) -> float:
