@@ -213,6 +213,7 @@ def _manifest(adapter: Adapter, stream: Stream, more: dict[str, Any]) -> dict[st
         "method": adapter.name,
         "config": asdict(adapter.config),
         "seed": adapter.seed,
+        "guard": adapter.guard and asdict(adapter.guard),
         "runtime": asdict(adapter.runtime),
         "weights_sha256": weights_sha256(adapter.start),
         "stream": stream.describe(),

@@ -62,6 +62,10 @@ def run(
         bool, typer.Option("--legacy", help="ImageNet-C: resize once more, to repeat numbers of code that does.")
     ] = False,
     settings: Settings = None,
+    guard: Annotated[
+        bool | None,
+        typer.Option("--guard/--no-guard", help="Protect the adapter from its stream; on for vcotta's preset best."),
+    ] = None,
     device: Device = None,
     precision: Precision = None,
     overwrite: Annotated[
@@ -111,7 +115,7 @@ def run(
     set_threads(dataset)
     with display() as task:
         start = start_network(benchmark, method, model, weights, seed=seed, runtime=runtime, task=task)
-        adapter = adapter_for(benchmark, method, start, seed=seed, runtime=runtime, **options)
+        adapter = adapter_for(benchmark, method, start, seed=seed, runtime=runtime, guard=guard, **options)
         facts = {"dataset": dataset, "network": model or benchmark.network, "frost": frost_source()}
         done = run_stream(
             adapter,

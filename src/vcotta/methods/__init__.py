@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vcotta._messages import unknown_name
 from vcotta.bayes import WarmUpConfig, is_variational, warm_up
+from vcotta.guard import Guard
 from vcotta.methods.adacontrast import AdaContrast, AdaContrastConfig
 from vcotta.methods.base import Adapter
 from vcotta.methods.bn import BN, BNConfig
@@ -128,6 +129,7 @@ def build_adapter(
     model: nn.Module,
     *,
     source: Iterable[tuple[Tensor, Tensor]] | None = None,
+    guard: Guard | bool | None = None,
     **options: Any,
 ) -> Adapter:
     """Make an adapter by name.
@@ -138,6 +140,8 @@ def build_adapter(
             plain one together with ``source``, which it then warms up for one epoch.
         source: Source data, yielding (images in [0, 1], labels), for methods that prepare on it; others ignore it. It
             is read before testing, most often once, and never at test time.
+        guard: Protections against collapse and drift, see `Guard`; True for the usual ones, False for none, None for
+            the usual ones if the method is ``vcotta`` with its preset ``best``, and none for any other.
         options: Fields of the method's config, such as ``lr`` or ``views``; besides ``seed`` and ``runtime``, which
             every adapter takes, ``dataset``, one of `DATASETS`, whose settings the fields then start from, and for
             ``vcotta`` ``preset`` (see `VCoTTAConfig.preset`) and ``warmup``, a `WarmUpConfig` for a plain network.
@@ -154,6 +158,9 @@ def build_adapter(
     shared: dict[str, Any] = {key: options.pop(key) for key in ("seed", "runtime") if key in options}
     runtime: Runtime | None = shared.get("runtime")
     warmup = options.pop("warmup", None) if name == VCoTTA.name else None
+    if guard is None:
+        guard = name == VCoTTA.name and options.get("preset", "best") == "best"
+    shared["guard"] = Guard() if guard is True else guard or None
     config = configure(name, **options)
     method = METHODS[name]
     if method.needs_variational and not is_variational(model) and source is not None:
