@@ -228,20 +228,34 @@ def test_a_quiet_guard_changes_nothing(tiny, images) -> None:
     assert all(torch.equal(a, b) for a, b in zip(weights(free), weights(watched), strict=True))
 
 
+class Bursting(torch.nn.Module):
+    """A network whose output overflows on a bright first pixel."""
+
+    def __init__(self, body: torch.nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x):
+        return torch.where(x[:, :1, 0, 0] > 0.99, float("inf"), 1.0) * self.body(x)
+
+
 def test_an_update_that_is_not_finite_is_told_as_an_intervention(tiny, images) -> None:
-    class Bursting(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = tiny()
-
-        def forward(self, x):
-            return torch.where(x[:, :1, 0, 0] > 0.99, float("inf"), 1.0) * self.body(x)
-
-    adapter = build_adapter("vcotta", to_variational(Bursting()), views=0)
+    adapter = build_adapter("vcotta", to_variational(Bursting(tiny())), views=0)
     adapter(images() * 0.5)
     assert "guard" not in adapter.last
     adapter(torch.ones(6, 3, 8, 8))
     assert adapter.last["guard"] == {"causes": ["not finite"], "action": "skip"}
+
+
+def test_an_update_that_is_not_finite_is_told_during_an_alarm_too(tiny, images) -> None:
+    guard = Guard(window=6, unsure=0.0, collapse=0.0)
+    adapter = build_adapter("vcotta", to_variational(Bursting(decided(tiny))), views=0, guard=guard)
+    adapter(images() * 0.5)
+    adapter(images(seed=6) * 0.5)
+    adapter(torch.ones(6, 3, 8, 8))
+    assert adapter.last["guard"]["action"] == "pull"
+    assert "not finite" in adapter.last["guard"]["causes"]
+    assert adapter.last["skipped"] is True  # by which a run knows that the prediction is none
 
 
 def test_the_guard_is_on_for_the_best_preset_alone_unless_asked_for(tiny) -> None:

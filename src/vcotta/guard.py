@@ -106,8 +106,8 @@ class Watch:
         """Judge a batch by the log-probabilities that the source and the adapted network give it, (batch, classes)."""
         batch, classes = source.shape
         window = self.guard.window or 50 * classes
-        share = batch / (self.seen + batch)  # in a plain mean over everything, where that is not long yet
-        fast, slow = (max(1 - (1 - 1 / max(1, size)) ** batch, share) for size in (window / 5, window))
+        plain = batch / (self.seen + batch)  # share in a mean over everything, where that is not long yet
+        fast, slow = (max(1 - (1 - 1 / max(1, size)) ** batch, plain) for size in (window / 5, window))
         now = _averages(source, adapted)
         before = self._memory if self.seen else now
         recent = {key: before[key].lerp(value, slow if key == "classes" else fast) for key, value in now.items()}
@@ -117,11 +117,11 @@ class Watch:
         else:
             past = {key: self._memory[key] for key in ("past_entropy", "past_classes")}
             calm = self._judge(recent, past, math.log(classes))
-            up = recent["entropy"] > past["past_entropy"]  # what is usual falls at once and rises slowly
-            speed = torch.where(calm, slow, 0.0) * torch.where(up, 0.1, 1.0)
+            rising = recent["entropy"] > past["past_entropy"]  # what is usual falls at once and rises slowly
+            share = slow * calm.float()  # no torch.where of numbers: those would be copied to the device
             past = {
-                "past_entropy": past["past_entropy"].lerp(recent["entropy"], speed),
-                "past_classes": past["past_classes"].lerp(recent["classes"], torch.where(calm, slow / 10, 0.0)),
+                "past_entropy": past["past_entropy"].lerp(recent["entropy"], share * (1 - 0.9 * rising.float())),
+                "past_classes": past["past_classes"].lerp(recent["classes"], share / 10),
             }
         self._memory = {"calm": calm, **recent, **past}
         self.seen += batch

@@ -86,6 +86,7 @@ class Adapter(ABC):
     skipped: int
     _rng: OwnRng
     _watch: Watch | None
+    _compiled_shape: tuple[int, ...] | None
     _recent: Tensor
 
     @torch.inference_mode(False)
@@ -198,7 +199,7 @@ class Adapter(ABC):
             tensor(2)
         """
         check_request(samples, coverage)
-        notes, rng = self._notes, OwnRng(self.seed, self.runtime.device)
+        before, rng = (self._notes, self._compiled_shape), OwnRng(self.seed, self.runtime.device)
         rng.load_state_dict(self._rng.state_dict())
         with torch.inference_mode(False):
             images = self._taken(images)
@@ -207,7 +208,7 @@ class Adapter(ABC):
                 with rng.scope(), torch.no_grad():
                     answer, draws, alpha = self.predict_only(images, samples)
             finally:
-                self._notes = notes
+                self._notes, self._compiled_shape = before
             return Prediction(answer.exp(), *decompose(draws), alpha, abstain(entropy(answer), self._recent, coverage))
 
     def predict_only(self, images: Tensor, samples: int) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -223,7 +224,7 @@ class Adapter(ABC):
     def reset(self) -> None:
         """Return to the state the adapter started from, bit for bit."""
         self.networks, self.optimizer, self.memory, self.last = {}, None, {}, {}
-        self._compiled_shape: tuple[int, ...] | None = None
+        self._compiled_shape = None
         self.steps = self.skipped = 0
         self.signals = {}
         self._recent = torch.empty(0, device=self.runtime.device)
@@ -295,12 +296,11 @@ class Adapter(ABC):
         self.optimizer.zero_grad(set_to_none=True)  # what an interrupted step may have left
         loss.backward()
         self._notes["backwards"] += 1
-        if self._watch is not None:
-            when = self._watch.calm if when is None else when & self._watch.calm
         gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         done = loss.detach().isfinite() & nn.utils.get_total_norm(gradients).isfinite()
         self.note(loss=loss.detach(), skipped=~done if when is None else ~done & when)
         done = done if when is None else done & when
+        done = done if self._watch is None else done & self._watch.calm
         # The fused optimisers' own way to skip a step, which AMP's GradScaler uses.
         self.optimizer.found_inf = (~done).float()  # type: ignore[attr-defined]
         self.optimizer.step()
