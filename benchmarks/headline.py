@@ -122,7 +122,7 @@ def run(cell: Cell, benchmark: Benchmark, weights: Path, warmed: Path, out: Path
     plain = {"precision": "fp32", "channels_last": False, "compile": False}
     runtime = Runtime(device, **plain) if cell.plain else Runtime(device)
     model = load_warmed(benchmark.build(None), warmed) if cell.warmed else benchmark.build(None, weights)
-    adapter = adapter_for(benchmark, cell.method, model, seed=cell.seed, runtime=runtime, **cell.options)
+    adapter = adapter_for(benchmark, cell.method, model, seed=cell.seed, runtime=runtime, guard=False, **cell.options)
     stream = stream_for(benchmark, corruptions=STANDARD * cell.rounds, limit=limit or cell.limit, device=device)
     facts = {"cell": asdict(cell), "network": benchmark.network, "frost": frost_source()}
     with tf32(not cell.plain):

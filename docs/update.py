@@ -5,8 +5,8 @@
     python docs/update.py --take NAME RUN...       # keep manifest and summary of runs as docs/results/NAME/METHOD
 
 The files: ``docs/results/demo/seed-S.json`` (the demo's rows, and BN on the warmed network beside them), the figures of
-seed 0, ``docs/results/corruptions-benchmark.json`` and ``offtheshelf.json`` (from benchmarks/), ``gpu-times.json`` (by
-the clock), and for each benchmark the manifest and summary of one run a method.
+seed 0, ``docs/results/corruptions-benchmark.json``, ``guards.json`` and ``offtheshelf.json`` (from benchmarks/),
+``gpu-times.json`` (by the clock), and for each benchmark the manifest and summary of one run a method.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
-PAGES = (
-    ROOT / "README.md",
-    *(ROOT / "docs" / f"{page}.md" for page in ("benchmarks", "headline", "methods", "operations")),
-)
+NAMES = ("benchmarks", "guards", "headline", "methods", "operations")
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES))
 SEEDS = (0, 1, 2)
 PUBLISHED = {
     # Mean error in per cent, continual, severity 5: the papers' own and the test-time-adaptation benchmark's numbers.
@@ -317,6 +315,38 @@ def step_times_text() -> str:
     return "\n".join([*lines, "", f"{where}; a large bf16 matrix product reaches {found['ceiling_tflops']} TFLOP/s."])
 
 
+def guards_text() -> str:
+    """Table of what attacks leave of an adapter, with and without its guard."""
+    found = json.loads((RESULTS / "guards.json").read_text())
+    rows, setting = found["rows"], found["setting"]
+    lines = [
+        "| 200 batches of | then | BN | without guard | with guard | worst seed over BN: without, with | first alarm |",
+        "|:--|:--" + "|--:" * 5 + "|",
+    ]
+    for attack, corruption in dict.fromkeys((row["attack"], row["corruption"]) for row in rows):
+        same = [row for row in rows if (row["attack"], row["corruption"]) == (attack, corruption)]
+        free, kept = ([row for row in same if row["guard"] == guard] for guard in (False, True))
+        errors = [statistics.mean(row["error"] for row in part) for part in (free, kept)]
+        over = [max(row["error"] - row["bn"] for row in part) for part in (free, kept)]
+        bn = statistics.mean(row["bn"] for row in kept)
+        alarms = [str(row["first_action"] + 1) for row in kept if row.get("first_action") is not None]
+        lines.append(
+            f"| {attack or 'nothing'} | {corruption.replace('_', ' ')} | {bn:.2f} | {errors[0]:.2f} | {errors[1]:.2f} "
+            f"| {over[0]:+.2f}, {over[1]:+.2f} | {', '.join(alarms)} |"
+        )
+    seeds = ", ".join(map(str, setting["seeds"]))
+    before = " and ".join(setting["before"]).replace("_", " ")
+    same_records = "are the same" if all(one["same_records"] for one in found["ordinary"]) else "differ"
+    compared = ", ".join(str(one["seed"]) for one in found["ordinary"])
+    text = (
+        f"Error in per cent, mean over seeds {seeds}, batches of {setting['batch_size']} "
+        f"({setting['attack_batch_size']} in the attack), after {before}; the first alarm is the attack's batch, by "
+        f"seed. On the fifteen corruptions the records with and without the guard {same_records} (seeds {compared}). "
+        f"torch {setting['torch']}, one CPU thread, {setting['frost']} frost (`benchmarks/guards.py`)."
+    )
+    return "\n".join([*lines, "", text])
+
+
 def methods_text() -> str:
     """Table of the methods, from their own facts."""
     from vcotta.methods import METHODS
@@ -362,6 +392,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "warmups": warmups_text,
     **{f"trials-{place}": functools.partial(trials_text, place) for place in range(4)},
     "step-times": step_times_text,
+    "guards": guards_text,
 }
 
 

@@ -23,7 +23,8 @@ class Settings:
 class Guess:
     """An adapter that drifts: logits are channel means of the image, ever sharper."""
 
-    name, seed, runtime, start, world = "guess", 4, Runtime(), torch.nn.Linear(1, 1), World()
+    name, seed, runtime, guard, start = "guess", 4, Runtime(), None, torch.nn.Linear(1, 1)
+    world = World()
 
     def __init__(self, scale=2.0):
         self.config, self.steps, self.last = Settings(scale), 0, {}

@@ -23,6 +23,7 @@ from vcotta.bayes import (
 from vcotta.checkpoint import load, save
 from vcotta.corruptions import corrupt
 from vcotta.evaluate import run_stream
+from vcotta.guard import Guard
 from vcotta.methods import (
     BN,
     TENT,
@@ -38,6 +39,7 @@ from vcotta.methods import (
     build_adapter,
     list_methods,
 )
+from vcotta.prediction import Prediction
 from vcotta.runs import Run
 from vcotta.runtime import Runtime
 from vcotta.streams import Batch, ContinualStream
@@ -51,6 +53,8 @@ __all__ = [
     "CoTTA",
     "CoTTAConfig",
     "ContinualStream",
+    "Guard",
+    "Prediction",
     "Run",
     "Runtime",
     "Source",

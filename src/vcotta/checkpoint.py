@@ -10,6 +10,7 @@ from torch import nn
 
 from vcotta.architecture import build, describe
 from vcotta.bayes import is_variational, to_variational
+from vcotta.guard import Guard
 from vcotta.methods import METHODS, Adapter
 from vcotta.runtime import Runtime
 from vcotta.state_files import read_state, write_state
@@ -63,12 +64,13 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, runtim
         state, architecture = content["adapter"], content["architecture"]
         method = METHODS[state["method"]]
         config = method.Config(**state["config"])
+        guard = Guard(**state["guard"]["settings"]) if state["guard"] else None
         runtime = runtime or Runtime(**content["runtime"])
         if model is None:
             model = build(architecture, state["networks"]["start"])
         elif architecture["variational"] and not is_variational(model):
             model = to_variational(model, unsupported="keep")
-        adapter = method(model, config, seed=state["seed"], runtime=runtime)
+        adapter = method(model, config, seed=state["seed"], runtime=runtime, guard=guard)
         adapter.load_state_dict(state)
     except (LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
         raise ValueError(

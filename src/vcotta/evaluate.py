@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from vcotta import metrics
 from vcotta._version import __version__
+from vcotta.guard import Guard
 from vcotta.locks import locked
 from vcotta.resume import differences, identity
 from vcotta.run_writer import RunWriter, finished_run
@@ -132,6 +133,7 @@ def already_finished(
     *,
     seed: int = 0,
     runtime: Runtime | None = None,
+    guard: Guard | None = None,
     manifest: dict[str, Any] | None = None,
 ) -> Run | None:
     """Return the run in a folder if it is finished, before any network is made; None if there is still work to do.
@@ -143,6 +145,7 @@ def already_finished(
         stream: The protocol.
         seed: Seed of the adapter.
         runtime: Device and precision.
+        guard: Protections of the adapter.
         manifest: What else `run_stream` was told for the manifest.
 
     Raises:
@@ -159,7 +162,7 @@ def already_finished(
     folder = Path(out)
     if (folder / LOCK).exists() or not all((folder / name).exists() for name in (MANIFEST, SUMMARY)):
         return None
-    facts = _plain(_plan(method, config, seed, runtime or Runtime(), stream) | (manifest or {}))
+    facts = _plain(_plan(method, config, seed, runtime or Runtime(), guard, stream) | (manifest or {}))
     return finished_run(folder, read_manifest(folder) | facts)
 
 
@@ -284,12 +287,13 @@ def weights_sha256(net: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _plan(method: str, config: Any, seed: int, runtime: Runtime, stream: Stream) -> dict[str, Any]:
+def _plan(method: str, config: Any, seed: int, runtime: Runtime, guard: Guard | None, stream: Stream) -> dict[str, Any]:
     """What is known of a run before there is a network."""
     return {
         "method": method,
         "config": asdict(config),
         "seed": seed,
+        "guard": guard and asdict(guard),
         "runtime": asdict(runtime),
         "stream": stream.describe(),
         "batches": len(stream),
@@ -297,7 +301,7 @@ def _plan(method: str, config: Any, seed: int, runtime: Runtime, stream: Stream)
 
 
 def _manifest(adapter: Adapter, stream: Stream, more: dict[str, Any]) -> dict[str, Any]:
-    facts = _plan(adapter.name, adapter.config, adapter.seed, adapter.runtime, stream) | {
+    facts = _plan(adapter.name, adapter.config, adapter.seed, adapter.runtime, adapter.guard, stream) | {
         "weights_sha256": weights_sha256(adapter.start),
         "versions": {
             "vcotta": __version__,

@@ -297,6 +297,30 @@ def test_a_state_of_another_network_method_or_setting_is_refused(name, tiny, ima
 
 
 @pytest.mark.parametrize("name", METHODS)
+def test_predicting_says_what_the_next_call_answers_and_changes_nothing(name, tiny, images) -> None:
+    adapter, untouched = build(name, tiny()), build(name, tiny())
+    for batch in stream(images, 2):
+        adapter(batch), untouched(batch)
+    last, before = adapter.last, torch.get_rng_state()
+    found = [adapter.predict(images(seed=9), samples=2, coverage=0.5) for _ in range(2)]
+    assert torch.equal(before, torch.get_rng_state())
+    assert adapter.last is last
+    assert torch.equal(found[0].probabilities, found[1].probabilities)
+    answer = adapter(images(seed=9))
+    assert torch.equal(answer, untouched(images(seed=9)))
+    assert torch.equal(found[0].probabilities, answer.exp())
+    assert same(snapshot(adapter), snapshot(untouched))
+    assert (found[0].alpha is not None) == (name == "vcotta")
+    if name != "vcotta":
+        assert torch.equal(found[0].predictive_entropy, found[0].expected_entropy)
+        assert not found[0].mutual_information.any()
+    single = adapter.predict(images(1))
+    assert single.probabilities.shape == (1, 4)
+    with pytest.raises(ValueError, match="Divide by 255"):
+        adapter.predict(255 * images())
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_passes_are_counted(name, tiny, images) -> None:
     adapter = build(name, tiny())
     adapter(images())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vcotta import Runtime, build_adapter, list_methods, load, save, to_variational
+from vcotta import Guard, Runtime, build_adapter, list_methods, load, save, to_variational
+from vcotta.guard import Watch
 from vcotta.methods import METHODS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -39,3 +40,15 @@ def test_a_gpu_stream_leaves_the_global_generators_and_is_saved_with_its_own(nam
     again = load(tmp_path / "a", tiny(seed=4))
     assert again.runtime == Runtime(**FAST)
     assert torch.allclose(again(images(seed=1)).exp(), adapter(images(seed=1)).exp(), atol=2e-2)
+
+
+def test_a_guard_judges_without_the_host_waiting() -> None:
+    watch = Watch(Guard(window=8), "cuda")
+    source, adapted = torch.randn(2, 8, 4, device="cuda").log_softmax(-1)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(3):
+            watch.look(source, adapted)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert watch.calm.is_cuda

@@ -64,6 +64,10 @@ def run(
         bool, typer.Option("--legacy", help="ImageNet-C: resize once more, to repeat numbers of code that does.")
     ] = False,
     settings: Settings = None,
+    guard: Annotated[
+        bool | None,
+        typer.Option("--guard/--no-guard", help="Protect the adapter from its stream; on for vcotta's preset best."),
+    ] = None,
     device: Device = None,
     precision: Precision = None,
     overwrite: Annotated[
@@ -99,7 +103,7 @@ def run(
     from vcotta.experiments.benchmark import find_benchmark
     from vcotta.experiments.setup import adapter_for, start_network, stream_for
     from vcotta.files import sha256
-    from vcotta.methods import check_distributed, configure, distribute
+    from vcotta.methods import check_distributed, choose_guard, configure, distribute
     from vcotta.report.progress import display
     from vcotta.report.tables import by_corruption, comparison
     from vcotta.runs import check_folder
@@ -135,11 +139,14 @@ def run(
         set_threads(dataset)
         done = None
         if resume and not distributed:  # several processes agree on it when they have opened the run
-            done = already_finished(out, method, config, stream, seed=seed, runtime=runtime, manifest=facts)
+            protection = choose_guard(method, guard, options)
+            done = already_finished(
+                out, method, config, stream, seed=seed, runtime=runtime, guard=protection, manifest=facts
+            )
         if done is None:
             task = stack.enter_context(display(None if world.leads else Console(quiet=True)))
             start = start_network(benchmark, method, model, weights, seed=seed, runtime=runtime, task=task)
-            adapter = adapter_for(benchmark, method, start, seed=seed, runtime=runtime, **options)
+            adapter = adapter_for(benchmark, method, start, seed=seed, runtime=runtime, guard=guard, **options)
             distribute(adapter, world)
             done = run_stream(
                 adapter,

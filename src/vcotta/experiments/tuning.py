@@ -85,7 +85,7 @@ def tune(
     for done, options in enumerate(combinations, 1):
         scores = []
         for seed, model, stream in zip(seeds, models, streams, strict=True):
-            adapter = adapter_for(benchmark, method, model, seed=seed, runtime=runtime, **options)
+            adapter = adapter_for(benchmark, method, model, seed=seed, runtime=runtime, guard=False, **options)
             mean = run_stream(adapter, stream).summary()["mean"]
             scores.append([100 * mean["error"], mean["nll"]])
         error, nll = torch.tensor(scores, dtype=torch.float64).mean(0).tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vcotta._messages import unknown_name
 from vcotta.bayes import WarmUpConfig, is_variational, warm_up
 from vcotta.distributed import World
+from vcotta.guard import Guard
 from vcotta.methods.adacontrast import AdaContrast, AdaContrastConfig
 from vcotta.methods.base import Adapter
 from vcotta.methods.bn import BN, BNConfig
@@ -80,6 +81,7 @@ __all__ = [
     "VCoTTAConfig",
     "build_adapter",
     "check_distributed",
+    "choose_guard",
     "configure",
     "distribute",
     "list_methods",
@@ -131,6 +133,7 @@ def build_adapter(
     model: nn.Module,
     *,
     source: Iterable[tuple[Tensor, Tensor]] | None = None,
+    guard: Guard | bool | None = None,
     **options: Any,
 ) -> Adapter:
     """Make an adapter by name.
@@ -141,6 +144,8 @@ def build_adapter(
             plain one together with ``source``, which it then warms up for one epoch.
         source: Source data, yielding (images in [0, 1], labels), for methods that prepare on it; others ignore it. It
             is read before testing, most often once, and never at test time.
+        guard: Protections against collapse and drift, see `Guard`; True for the usual ones, False for none, None for
+            the usual ones if the method is ``vcotta`` with its preset ``best``, and none for any other.
         options: Fields of the method's config, such as ``lr`` or ``views``; besides ``seed`` and ``runtime``, which
             every adapter takes, ``dataset``, one of `DATASETS`, whose settings the fields then start from, and for
             ``vcotta`` ``preset`` (see `VCoTTAConfig.preset`) and ``warmup``, a `WarmUpConfig` for a plain network.
@@ -157,6 +162,7 @@ def build_adapter(
     shared: dict[str, Any] = {key: options.pop(key) for key in ("seed", "runtime") if key in options}
     runtime: Runtime | None = shared.get("runtime")
     warmup = options.pop("warmup", None) if name == VCoTTA.name else None
+    shared["guard"] = choose_guard(name, guard, options)
     config = configure(name, **options)
     method = METHODS[name]
     if method.needs_variational and not is_variational(model) and source is not None:
@@ -206,6 +212,18 @@ def check_distributed(name: str) -> None:
             f"Expected a method whose batches several processes can share, but got {name}. Run it in one process, or "
             f"choose one of {able}."
         )
+
+
+def choose_guard(name: str, guard: Guard | bool | None, options: Mapping[str, Any]) -> Guard | None:
+    """The protections of an adapter, as asked for in `build_adapter` or as usual for its method and preset.
+
+    Example:
+        >>> choose_guard("tent", None, {}) is None, choose_guard("vcotta", None, {}) is None
+        (True, False)
+    """
+    if guard is None:
+        guard = name == VCoTTA.name and options.get("preset", "best") == "best"
+    return Guard() if guard is True else guard or None
 
 
 def distribute(adapter: Adapter, world: World) -> None:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vcotta.batch_norm import batch_norms
+from vcotta.fields import check_fields
 from vcotta.methods.adacontrast_views import strong_view, weak_view
 from vcotta.methods.base import Adapter
-from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
 from vcotta.methods.features import classifier
 from vcotta.methods.mean_teacher import update_teacher

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any, ClassVar, Literal
@@ -16,10 +16,15 @@ from vcotta._messages import unknown_name
 from vcotta.batch_norm import freeze_statistics, join_views, keep_views_apart, use_batch_statistics
 from vcotta.bayes import is_variational
 from vcotta.distributed import World, average, is_shared, split_batch
+from vcotta.guard import Guard, Watch
 from vcotta.inputs import check_images
 from vcotta.methods.checks import check_origin, check_shapes
 from vcotta.methods.facts import Facts
 from vcotta.methods.features import catch_features
+from vcotta.methods.interventions import intervene, signals
+from vcotta.methods.losses import entropy
+from vcotta.methods.source_data import Placed
+from vcotta.prediction import RECENT, Prediction, abstain, check_request, decompose
 from vcotta.rng import OwnRng
 from vcotta.runtime import Runtime
 
@@ -55,8 +60,12 @@ class Adapter(ABC):
         memory: What else the method remembers from batch to batch, tensors by name; a thing forgotten is a name gone.
         prepared: What it learned from source data, tensors by name; `reset` keeps them.
         world: The processes that share each batch, see `vcotta.methods.distribute`; by default this one alone.
-        last: What the latest step saw: ``forwards`` and ``backwards`` (passes over the batch), ``skipped`` and what
-            the method notes (``loss``, ``alpha``, ...).
+        guard: Its protections, or None.
+        last: What the latest step saw: ``forwards`` and ``backwards`` (passes over the batch), ``skipped``, what the
+            method notes (``loss``, ``alpha``, ...) and, if the guard did something, ``guard``: its ``causes`` (names of
+            `Guard`'s fields, or ``"not finite"``) and its ``action``, see `vcotta.guard.Action`.
+        signals: The guard's numbers of the latest step by the names of its fields; those of ``unsure`` are nats, those
+            of ``drift`` nats a weight. Empty without a guard or before it judges.
         steps: Batches seen since the start. ``skipped``: those whose update was dropped.
     """
 
@@ -72,13 +81,26 @@ class Adapter(ABC):
     optimizer: torch.optim.Optimizer | None
     memory: dict[str, Tensor]
     prepared: dict[str, Tensor]
+    guard: Guard | None
     last: dict[str, Any]
+    signals: dict[str, float]
     steps: int
     skipped: int
     _rng: OwnRng
+    _watch: Watch | None
+    _compiled_shape: tuple[int, ...] | None
+    _recent: Tensor
 
     @torch.inference_mode(False)
-    def __init__(self, model: nn.Module, config: Any = None, *, seed: int = 0, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        config: Any = None,
+        *,
+        seed: int = 0,
+        runtime: Runtime | None = None,
+        guard: Guard | None = None,
+    ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"Expected `model` to be a torch.nn.Module, but got {type(model).__name__}.")
         if self.needs_variational and not is_variational(model):
@@ -92,12 +114,15 @@ class Adapter(ABC):
             raise TypeError(
                 f"Expected `runtime` to be a Runtime, but got {runtime!r}. Try Runtime(device={runtime!r})."
             )
+        if guard is not None and not isinstance(guard, Guard):
+            raise TypeError(f"Expected `guard` to be a Guard or None, but got {guard!r}. Try Guard().")
         self.runtime = runtime or Runtime()
         accepted = (torch.float32, self.runtime.dtype)
         if other := next((p.dtype for p in model.parameters() if p.dtype not in accepted), None):
             raise ValueError(f"Expected a float32 network, but got parameters of {other}. Call model.float() first.")
         self.config = self.Config() if config is None else config
         self.seed = seed
+        self.guard = guard
         self.start = self.runtime.place(copy.deepcopy(model)).requires_grad_(False)
         join_views(self.start)  # the model may be another adapter's
         freeze_statistics(self.start)
@@ -133,7 +158,7 @@ class Adapter(ABC):
         self.reset()
         self._notes = {"forwards": 0, "backwards": 0, "skipped": False}
         with self._rng.scope():
-            learned = self.learn_source(_Placed(source, self.runtime))
+            learned = self.learn_source(Placed(source, self.runtime))
         self.adopt(learned)
 
     @torch.inference_mode(False)
@@ -144,31 +169,77 @@ class Adapter(ABC):
 
     def __call__(self, images: Tensor) -> Tensor:
         """Predict a batch, adapt to it, and return the log-probabilities of the prediction."""
-        check_images(images)
-        if self.needs_source and not self.prepared:
-            raise ValueError(
-                f"Expected {self.name} to be prepared on source data ({self.facts.source}), but it was not. Build it "
-                f"with build_adapter({self.name!r}, model, source=loader), or call its prepare(loader)."
-            )
         with torch.inference_mode(False):
-            images = images.clone() if images.is_inference() else images.detach()
-            images = self.runtime.place_images(images)
-            self._check_accepted(images)
+            images = self._taken(images)
             self._notes = {"forwards": 0, "backwards": 0, "skipped": False}
             with self._rng.scope(), self.world.active(), torch.enable_grad():
                 log_probs = self.predict_and_adapt(images).detach()
-        self.steps += 1
-        self.last = _read(self._notes)
-        self.skipped += self.last["skipped"]
+            self._recent = torch.cat([self._recent, entropy(log_probs)])[-RECENT:]
+            watched = signals(self, self._watch, images, log_probs)
+            self.steps += 1
+            read = _read(self._notes | watched)
+            self.last = {key: value for key, value in read.items() if key not in watched}
+            self.skipped += self.last["skipped"]
+            intervene(self, self._watch, {key: read[key] for key in watched}, log_probs.shape[-1])
         return log_probs
+
+    def predict(self, images: Tensor, *, samples: int = 8, coverage: float | None = None) -> Prediction:
+        """Predict a batch without adapting to it; nothing of the adapter changes, nor anybody's random numbers.
+
+        Args:
+            images: As for a call of the adapter.
+            samples: How many draws of the weights tell the kinds of doubt apart; only VCoTTA has a posterior to draw
+                from. Each costs two passes.
+            coverage: Share of the stream to be answered, see `vcotta.prediction.abstain`; None to abstain never.
+
+        Returns:
+            The prediction. Its probabilities are what the next ``adapter(images)`` would answer. Methods other than
+            VCoTTA are asked by a copy of the adapter that takes a whole step, and pay its price.
+
+        Example:
+            >>> from vcotta.methods import build_adapter
+            >>> adapter = build_adapter("bn", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)))
+            >>> adapter.predict(torch.rand(5, 3, 2, 2), coverage=0.6).abstain.sum()
+            tensor(2)
+        """
+        check_request(samples, coverage)
+        before, rng = (self._notes, self._compiled_shape), OwnRng(self.seed, self.runtime.device)
+        rng.load_state_dict(self._rng.state_dict())
+        with torch.inference_mode(False):
+            images = self._taken(images)
+            self._notes = {"forwards": 0, "backwards": 0, "skipped": False}
+            try:
+                with rng.scope(), torch.no_grad():
+                    answer, draws, alpha = self.predict_only(images, samples)
+            finally:
+                self._notes, self._compiled_shape = before
+            return Prediction(answer.exp(), *decompose(draws), alpha, abstain(entropy(answer), self._recent, coverage))
+
+    def predict_only(self, images: Tensor, samples: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What `predict` is made of: the answer's log-probabilities, those of ``samples`` draws, and alpha.
+
+        A method without a posterior returns its answer as the only draw.
+        """
+        with torch.enable_grad():
+            answer = copy.deepcopy(self).predict_and_adapt(images).detach()
+        return answer, answer.unsqueeze(0), None
 
     @torch.inference_mode(False)
     def reset(self) -> None:
         """Return to the state the adapter started from, bit for bit."""
         self.networks, self.optimizer, self.memory, self.last = {}, None, {}, {}
-        self._compiled_shape: tuple[int, ...] | None = None
+        self._compiled_shape = None
         self.steps = self.skipped = 0
+        self.signals = {}
+        self._recent = torch.empty(0, device=self.runtime.device)
+        self._watch = None if self.guard is None else Watch(self.guard, self.runtime.device)
         self._rng = OwnRng(self.seed, self.runtime.device)
+        self.restart()
+
+    @torch.inference_mode(False)
+    def restart(self) -> None:
+        """Take networks, optimiser and memory back to the start; counters, guard and random numbers go on."""
+        self.memory = {}
         with self._rng.scope():
             self.setup(copy.deepcopy(self.start))
 
@@ -221,7 +292,7 @@ class Adapter(ABC):
         return self.runtime.forward(net, self.runtime.place_images(images), compiled=not is_shared())
 
     def minimise(self, loss: Tensor, when: Tensor | None = None) -> Tensor:
-        """One optimiser step; nothing changes if loss or gradient is not finite.
+        """One optimiser step; nothing changes if loss or gradient is not finite, or the guard forbids it.
 
         Args:
             loss: The loss.
@@ -241,6 +312,7 @@ class Adapter(ABC):
         done = loss.detach().isfinite() & nn.utils.get_total_norm(gradients).isfinite()
         self.note(loss=loss.detach(), skipped=~done if when is None else ~done & when)
         done = done if when is None else done & when
+        done = done if self._watch is None else done & self._watch.calm
         # The fused optimisers' own way to skip a step, which AMP's GradScaler uses.
         self.optimizer.found_inf = (~done).float()  # type: ignore[attr-defined]
         self.optimizer.step()
@@ -250,6 +322,19 @@ class Adapter(ABC):
     def note(self, **values: Any) -> None:
         """Add to what ``last`` will say of this step; scalar tensors are read once, at the end."""
         self._notes.update(values)
+
+    def watch(self, source: Tensor, adapted: Tensor) -> None:
+        """Show the guard, if there is one, the log-probabilities of source and adapted network before the update.
+
+        A method that has the source's opinion of the batch at hand saves a pass by it, and an update that the guard
+        forbids is this batch's; other methods are watched after their step, which forbids the next.
+        """
+        if self._watch is not None:
+            self._watch.look(source, adapted)
+
+    def drift(self) -> Tensor | None:
+        """How far the method is from the source, KL in nats a weight; None where there is no such number."""
+        return None
 
     def make_optimizer(
         self, parameters: Iterable[Tensor], name: OptimizerName, lr: float, scales: Sequence[float] | None = None
@@ -284,12 +369,14 @@ class Adapter(ABC):
             "rng": self._rng.state_dict(),
             "compiled_shape": None if self._compiled_shape is None else list(self._compiled_shape),
             "counters": {"steps": self.steps, "skipped": self.skipped},
+            "recent": self._recent.clone(),
+            "guard": None if self._watch is None else self._watch.state_dict(),
         }
 
     @torch.inference_mode(False)
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`; one of another method, setting or network is refused before anything changes."""
-        check_origin(state, self.name, asdict(self.config))
+        check_origin(state, self.name, asdict(self.config), None if self.guard is None else asdict(self.guard))
         before = self.state_dict() if state["prepared"] and not self.prepared else None
         if before is not None:
             self.adopt(state["prepared"])  # networks and optimiser may depend on it
@@ -310,10 +397,26 @@ class Adapter(ABC):
         self.seed = state["seed"]
         self._rng.load_state_dict(state["rng"])
         self.steps, self.skipped = state["counters"]["steps"], state["counters"]["skipped"]
-        self.last = {}
+        self._recent = state["recent"].to(self.runtime.device, copy=True)
+        if self._watch is not None:
+            self._watch.load_state_dict(state["guard"])
+        self.last, self.signals = {}, {}
 
     def _placed(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.to(self.runtime.device, copy=True) for name, tensor in tensors.items()}
+
+    def _taken(self, images: Tensor) -> Tensor:
+        """Images that the method can work with, or an error that says why not."""
+        check_images(images)
+        if self.needs_source and not self.prepared:
+            raise ValueError(
+                f"Expected {self.name} to be prepared on source data ({self.facts.source}), but it was not. Build it "
+                f"with build_adapter({self.name!r}, model, source=loader), or call its prepare(loader)."
+            )
+        images = images.clone() if images.is_inference() else images.detach()
+        images = self.runtime.place_images(images)
+        self._check_accepted(images)
+        return images
 
     def _check_accepted(self, images: Tensor) -> None:
         """Try a shape the network has not seen on an image or two, so that a misfit is found before any change."""
@@ -336,23 +439,6 @@ class Adapter(ABC):
     def _rng_kept(self) -> AbstractContextManager[None]:
         """Draws inside the block leave neither the global nor the adapter's randomness changed."""
         return OwnRng(self.seed, self.runtime.device).scope()
-
-
-class _Placed:
-    """Source data on its way into a method: checked, on the device, and known to hold something."""
-
-    def __init__(self, source: Iterable[tuple[Tensor, Tensor]], runtime: Runtime) -> None:
-        self.source, self.runtime = source, runtime
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        empty = True
-        for images, labels in self.source:
-            check_images(images)
-            empty = False
-            images, labels = (x.clone() if x.is_inference() else x for x in (images, labels))
-            yield self.runtime.place_images(images), labels.to(self.runtime.device)
-        if empty:
-            raise ValueError("Expected `source` to yield images, but it is empty. A generator runs dry after one pass.")
 
 
 def _cloned(state: dict[str, Tensor]) -> dict[str, Tensor]:

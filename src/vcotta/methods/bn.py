@@ -12,8 +12,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vcotta.batch_norm import batch_norms
 from vcotta.distributed import var_mean, whole_length
+from vcotta.fields import check_fields
 from vcotta.methods.base import Adapter
-from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
 
 __all__ = ["BN", "BNConfig"]

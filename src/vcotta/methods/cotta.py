@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
+from vcotta.fields import check_fields
 from vcotta.methods.base import OptimizerName
-from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
 from vcotta.methods.losses import cross_entropy, symmetric_cross_entropy
 from vcotta.methods.mean_teacher import restore_randomly, update_teacher

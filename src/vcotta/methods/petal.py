@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vcotta.fields import check_fields
 from vcotta.inputs import check_labels
 from vcotta.methods.base import OptimizerName
-from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
 from vcotta.methods.losses import cross_entropy, symmetric_cross_entropy
 from vcotta.methods.mean_teacher import restore_randomly, update_teacher

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vcotta.fields import check_fields
 from vcotta.methods.base import Adapter, OptimizerName
-from vcotta.methods.checks import check_fields
 from vcotta.methods.losses import entropy
 from vcotta.methods.norm_layers import train_only_normalisation
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from vcotta.fields import check_fields
 from vcotta.methods.base import Adapter, OptimizerName
 from vcotta.methods.certainty import PriorCorrection, certainty_and_diversity, correct_prior, soft_likelihood_ratio
-from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
 from vcotta.methods.losses import symmetric_cross_entropy
 from vcotta.methods.mean_teacher import update_teacher

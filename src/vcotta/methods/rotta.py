@@ -14,8 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vcotta.batch_norm import batch_norms
 from vcotta.distributed import var_mean
+from vcotta.fields import check_fields
 from vcotta.methods.base import Adapter
-from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
 from vcotta.methods.losses import cross_entropy, entropy
 from vcotta.methods.mean_teacher import update_teacher

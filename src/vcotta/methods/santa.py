@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from vcotta.fields import check_fields
 from vcotta.methods.base import Adapter, OptimizerName
-from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
 from vcotta.methods.features import classifier
 from vcotta.methods.losses import cross_entropy

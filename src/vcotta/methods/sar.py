@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vcotta.distributed import average
+from vcotta.fields import check_fields
 from vcotta.methods.base import Adapter
-from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
 from vcotta.methods.losses import entropy
 from vcotta.methods.reliable import entropy_ceiling, is_below, masked_mean, train_early_normalisation

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vcotta.fields import check_fields
 from vcotta.methods.base import OptimizerName
-from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
 from vcotta.methods.features import classifier
 from vcotta.methods.losses import symmetric_cross_entropy

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from vcotta.fields import check_fields
 from vcotta.methods.base import Adapter, OptimizerName
-from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
 from vcotta.methods.losses import entropy
 from vcotta.methods.norm_layers import train_only_normalisation

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from vcotta._messages import unknown_name
-from vcotta.bayes import mixture_kl_bound, sampling, variational_parameters
+from vcotta.bayes import kl_divergence, mixture_kl_bound, sampling, variational_parameters
+from vcotta.fields import check_fields
 from vcotta.methods.base import Adapter, OptimizerName
-from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
 from vcotta.methods.losses import cross_entropy, entropy, symmetric_cross_entropy
 from vcotta.methods.mean_teacher import update_teacher
@@ -243,6 +243,7 @@ class VCoTTA(Adapter):
             alpha = self._alpha(source, teacher)
             prediction = self._infer(source, teacher, alpha)
             target = self._target(source, teacher, alpha)
+            self.watch(source[0], teacher[0])
         self._update(images, target, alpha.mean())
         self.note(
             alpha=alpha.mean(),
@@ -251,6 +252,21 @@ class VCoTTA(Adapter):
             entropy_teacher=entropy(teacher[0]).mean(),
         )
         return prediction
+
+    def predict_only(self, images: Tensor, samples: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The mixture at the means, and mixtures of draws of source and teacher on the images, with the same alpha."""
+        source, teacher = self._look(images)
+        alpha, draws = self._alpha(source, teacher), []
+        nets = self.start, self.networks["teacher"]
+        for _ in range(samples):
+            with sampling(nets[0]), sampling(nets[1]):
+                drawn, also = (self.logits(net, images).log_softmax(-1) for net in nets)
+            draws.append(mix(drawn, also, alpha))
+        return self._infer(source, teacher, alpha), torch.stack(draws), alpha.expand(len(images), 1).squeeze(-1)
+
+    def drift(self) -> Tensor:
+        """KL(student || source) a weight."""
+        return kl_divergence(self.networks["student"], self.start) / self._dimensions
 
     def _look(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of source and teacher, (1 + views, batch, classes), each view with its own statistics."""

@@ -57,7 +57,7 @@ class Engine:
     def __init__(self, bundle: Bundle, runtime: Runtime | None = None, trusted: str | None = None) -> None:
         model = bundle.build_network(trusted)
         shared: dict[str, Any] = {"seed": bundle.seed, "runtime": runtime or Runtime()}
-        self.adapter = build_adapter(bundle.method, model, **shared, **bundle.settings)
+        self.adapter = build_adapter(bundle.method, model, guard=True, **shared, **bundle.settings)
         if bundle.prepared:
             self.adapter.adopt(bundle.prepared)
         image = torch.zeros(1, *bundle.preprocess.shape)
@@ -91,7 +91,10 @@ class Engine:
             images: The batch.
             coverage: Share of images that shall be answered; the others are marked to abstain.
         """
-        return self.try_out(images)
+        seen = self.adapter.predict(images, coverage=coverage)
+        names = ("predictive_entropy", "expected_entropy", "mutual_information", "alpha", "abstain")
+        more = {name: values.cpu() for name in names if (values := getattr(seen, name)) is not None}
+        return _answer(seen.probabilities.log(), {}, **more)
 
     def reset(self) -> None:
         """Return to the start."""

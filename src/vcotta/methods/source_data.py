@@ -1,0 +1,29 @@
+"""Source data on its way into a method that prepares on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torch import Tensor
+
+from vcotta.inputs import check_images
+from vcotta.runtime import Runtime
+
+__all__ = ["Placed"]
+
+
+class Placed:
+    """Source data that is checked, on the device, and known to hold something."""
+
+    def __init__(self, source: Iterable[tuple[Tensor, Tensor]], runtime: Runtime) -> None:
+        self.source, self.runtime = source, runtime
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        empty = True
+        for images, labels in self.source:
+            check_images(images)
+            empty = False
+            images, labels = (x.clone() if x.is_inference() else x for x in (images, labels))
+            yield self.runtime.place_images(images), labels.to(self.runtime.device)
+        if empty:
+            raise ValueError("Expected `source` to yield images, but it is empty. A generator runs dry after one pass.")
