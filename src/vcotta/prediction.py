@@ -57,8 +57,9 @@ def decompose(log_probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Predictive entropy, expected entropy and mutual information of draws, (draws, batch, classes), each (batch,).
 
     Example:
-        >>> torch.stack(decompose(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]).clamp(1e-9).log())).flatten()
-        tensor([0.6931, 0.0000, 0.6931])
+        >>> opposite = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]).clamp(1e-9).log()  # two draws of one image
+        >>> [round(value.item(), 3) for value in decompose(opposite)]
+        [0.693, 0.0, 0.693]
     """
     expected = entropy(log_probs).mean(0)
     predictive = entropy(log_probs.exp().mean(0).clamp_min(torch.finfo(log_probs.dtype).tiny).log())
