@@ -1,12 +1,15 @@
-"""Small networks and images that many tests use."""
+"""Small networks, images and the command line, as many tests use them."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
+
+from vcotta import cli
 
 torch.set_num_threads(1)
 
@@ -60,3 +63,19 @@ def images() -> Callable[..., Tensor]:
         return torch.rand(n, channels, *size, generator=torch.Generator().manual_seed(seed))
 
     return make
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """Run the command line in this process; returns (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path / "cache"))
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["vcotta", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        output = capsys.readouterr()
+        return end.value.code or 0, output.out, output.err
+
+    return call

@@ -16,7 +16,8 @@ from vcotta.corruptions import frost_source
 from vcotta.evaluate import run_stream
 from vcotta.experiments.benchmark import find_benchmark
 from vcotta.experiments.cells import Cell
-from vcotta.experiments.networks import network_for
+from vcotta.experiments.networks import Weights, network_for
+from vcotta.experiments.orphans import end_with_parent
 from vcotta.experiments.setup import adapter_for
 from vcotta.protocols import make_stream
 from vcotta.report.progress import Report
@@ -27,10 +28,12 @@ __all__ = ["run_cell", "run_cells"]
 
 CHECKPOINT_EVERY = 20
 """Batches after which a cell's state is saved."""
+CHECKPOINT_SECONDS = 20.0
+"""Seconds that lie between two such states at least: those of a large network are more than a gigabyte."""
 
 
 def run_cell(
-    cell: Cell, folder: Path, *, weights: Path | None = None, device: str = "cpu", progress: Report | None = None
+    cell: Cell, folder: Path, *, weights: Weights | None = None, device: str = "cpu", progress: Report | None = None
 ) -> Run:
     """Run one cell into its folder; one that is finished is read, one that was stopped goes on."""
     if (folder / SUMMARY).exists():
@@ -55,6 +58,7 @@ def run_cell(
         manifest=facts,
         resume=True,
         checkpoint_every=CHECKPOINT_EVERY,
+        checkpoint_seconds=CHECKPOINT_SECONDS,
     )
 
 
@@ -63,7 +67,7 @@ def run_cells(
     out: Path,
     *,
     workers: int = 2,
-    weights: Path | None = None,
+    weights: Weights | None = None,
     device: str = "cpu",
     report: Report | None = None,
 ) -> list[Run]:
@@ -76,7 +80,7 @@ def run_cells(
         cells: What to run.
         out: Folder of the runs.
         workers: Processes; 1 runs everything in this one, as a GPU wants it.
-        weights: The source network, see `network_for`.
+        weights: Networks that were made elsewhere.
         device: Where to compute.
         report: Called with (batches done, batches known of, cells finished) as the work goes on.
     """
@@ -123,9 +127,10 @@ def _start_worker(messages: Any) -> None:
     global _messages
     _messages = messages
     torch.set_num_threads(1)
+    end_with_parent()
 
 
-def _work(cell: Cell, folder: Path, weights: Path | None, device: str) -> None:
+def _work(cell: Cell, folder: Path, weights: Weights | None, device: str) -> None:
     def progress(done: int, total: int, error: float) -> None:
         _messages.put((cell.key, done, total))
 
@@ -133,7 +138,7 @@ def _work(cell: Cell, folder: Path, weights: Path | None, device: str) -> None:
 
 
 def _run_apart(
-    cells: Sequence[Cell], out: Path, workers: int, weights: Path | None, device: str, board: _Board
+    cells: Sequence[Cell], out: Path, workers: int, weights: Weights | None, device: str, board: _Board
 ) -> None:
     context = multiprocessing.get_context("spawn")
     messages = context.Queue()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta._messages import unknown_name
-from vcotta.bayes import mixture_kl_bound, sampling, variational_parameters
+from vcotta.bayes import kl_divergence, mixture_kl_bound, sampling, variational_parameters
 from vcotta.methods.base import Adapter, OptimizerName
 from vcotta.methods.checks import check_fields
 from vcotta.methods.facts import Facts
@@ -234,12 +234,14 @@ class VCoTTA(Adapter):
             alpha = self._alpha(source, teacher)
             prediction = self._infer(source, teacher, alpha)
             target = self._target(source, teacher, alpha)
+            drift = kl_divergence(self.networks["teacher"], self.start) / self._dimensions
         self._update(images, target, alpha.mean())
         self.note(
             alpha=alpha.mean(),
             entropy=entropy(prediction).mean(),
             entropy_source=entropy(source[0]).mean(),
             entropy_teacher=entropy(teacher[0]).mean(),
+            drift=drift,
         )
         return prediction
 
