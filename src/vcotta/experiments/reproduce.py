@@ -149,8 +149,7 @@ def _write(
     write_text(folder / "table.csv", rows_as_csv(entry, rows))
     draw(entry, cells, runs, rows, folder)
     write_text(folder / "outcome.md", outcome_page(told))
-    if entry.picture in ("heat map", "bars", "groups", "drift", "risk", "reliability", "cost"):
-        _write_report({cell.key: run for cell, run in zip(cells, runs, strict=True)}, folder / "report.html")
+    _write_report({cell.key: run for cell, run in zip(cells, runs, strict=True)}, folder / "report.html")
 
 
 def _write_report(runs: Mapping[str, Run], path: Path) -> None:
