@@ -93,4 +93,5 @@ def test_rows_average_the_runs_of_a_label_and_stand_beside_the_paper(quick, monk
     assert "13.50" in drawn
     assert "±" in drawn
     assert rows_as_csv(entry, [row]).splitlines()[0].startswith("label,error,nll")
+    assert row.interval["error"] == pytest.approx(12.706 * abs(errors[0] - errors[1]) / 2)
     assert json.loads(Path(quick / "out" / cells[0].key / "manifest.json").read_text())["cell"]["method"] == "bn"

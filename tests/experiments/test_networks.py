@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from vcotta.bayes import is_variational, save_warmed, to_variational
+from vcotta.data import batches
 from vcotta.experiments.benchmark import find_benchmark
 from vcotta.experiments.cells import Cell
 from vcotta.experiments.networks import Weights, network_for
@@ -51,3 +52,13 @@ def test_files_in_each_others_place_and_files_that_are_not_there_are_told(files,
     with pytest.raises(FileNotFoundError, match="is not there"):
         Weights(tmp_path / "none")
     assert len(set(files.hashes().values())) == 2
+
+
+@pytest.mark.slow
+def test_a_network_trained_from_scratch_learns(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path))
+    net = network_for(replace(WARMED, start="scratch"), DIGITS)
+    test = DIGITS.load()
+    with torch.no_grad():
+        guesses = torch.cat([net(images).argmax(1) for images, _ in batches(test.images, test.labels, 100)])
+    assert (guesses.numpy() != test.labels).mean() < 0.05

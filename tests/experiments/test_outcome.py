@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from vcotta.experiments.cells import Cell
 from vcotta.experiments.entries import ENTRIES
-from vcotta.experiments.outcome import FORMS, Row, by_corruption, interval, read_rows, rows_as_json, table
+from vcotta.experiments.outcome import FORMS, Row, by_corruption, interval, outcome, read_rows, rows_as_json, table
 
 ROW = Row("vcotta", "vcotta", None, 3, dict.fromkeys(FORMS, 0.25), {"error": 0.5}, {"fog": 12.0}, {}, {})
 
@@ -52,3 +53,19 @@ def test_the_papers_row_stands_below_ours_where_it_has_one() -> None:
     assert drawn.cells[1][1:3] == ("18.1", "14.9")
     assert drawn.header == ("", *(f"C{place}" for place in range(1, 16)), "mean")
     assert len(by_corruption(ENTRIES["main"], "digits", [row]).cells) == 1
+
+
+def test_orders_are_averaged_within_a_seed_before_the_interval_over_seeds(make_run) -> None:
+    errors = {0: (2, 4), 1: (6, 12)}  # wrong of 20, by seed and order
+    cells = [
+        Cell("cotta", "digits", "cotta", protocol="orders", protocol_options={"order": order}, seed=seed)
+        for seed in errors
+        for order in range(2)
+    ]
+    runs = [make_run("cotta", {("fog", 5): errors[cell.seed][cell.protocol_options["order"]]}) for cell in cells]
+    (row,) = outcome(ENTRIES["orders"], "cifar10", cells, runs)
+    assert row.runs == 4
+    assert row.scores["error"] == pytest.approx(30.0)
+    assert row.interval["error"] == pytest.approx(interval([15.0, 45.0]))
+    assert row.scores["spread"] == pytest.approx((10 + 30) / 2 / 2**0.5)
+    assert row.paper == {"error": 17.3, "spread": 0.3}

@@ -22,6 +22,11 @@ from vcotta.runtime import Runtime
 
 __all__ = ["Weights", "network_for"]
 
+SCRATCH_KL = 0.01
+"""Weight of the divergence for a network from scratch, whose prior is a random start that must not hold it."""
+SCRATCH_LR = 1e-3
+"""Smallest step size for a network from scratch: a warm-up's is too small to get anywhere."""
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -76,7 +81,7 @@ def network_for(
     if cell.start == "scratch":
         epochs = benchmark.training.epochs if benchmark.training else config.epochs
         model = benchmark.build(None, seed=cell.seed)
-        config = replace(config, epochs=epochs, kl_weight=None)  # the prior is a random start: it must not hold
+        config = replace(config, epochs=epochs, lr=max(config.lr, SCRATCH_LR), kl_weight=SCRATCH_KL)
     else:
         model = _source(benchmark, weights.source, cell.seed, runtime)
     if cell.start == "source":

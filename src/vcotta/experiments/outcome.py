@@ -29,7 +29,7 @@ FORMS = {  # score: heading, format, factor
     "peak_gib": ("peak GiB", ".2f", 1.0),
     "forwards": ("forwards a batch", ".1f", 1.0),
     "backwards": ("backwards a batch", ".1f", 1.0),
-    "spread": ("std of the error", ".2f", 1.0),
+    "spread": ("std over orders", ".2f", 1.0),
 }
 COSTS = ("seconds", "peak_gib", "forwards", "backwards")
 
@@ -63,8 +63,9 @@ class Row:
         method: The method.
         value: The setting that the experiment varies, or None.
         runs: How many runs.
-        scores: For each score its mean over the runs; errors in per cent.
-        interval: For each score half the width of the 95 % interval of that mean; empty for a single run.
+        scores: For each score its mean over the runs; errors in per cent. ``spread`` is the standard deviation of the
+            error over the runs of a seed, which differ in their order, averaged over seeds.
+        interval: For each score half the width of the 95 % interval of that mean over seeds; empty for a single one.
         corruptions: The mean error on each corruption, in per cent.
         paper: The paper's values of some of the scores.
         difference: Ours minus the paper's.
@@ -96,7 +97,7 @@ def interval(values: Sequence[float]) -> float:
 
 
 def outcome(entry: Entry, dataset: str, cells: Sequence[Cell], runs: Sequence[Run]) -> list[Row]:
-    """Average the runs of each label, in the order of the entry.
+    """Average the runs of each label, first those of a seed, in the order of the entry.
 
     Example:
         >>> from vcotta.experiments.entries import ENTRIES
@@ -111,18 +112,25 @@ def outcome(entry: Entry, dataset: str, cells: Sequence[Cell], runs: Sequence[Ru
 
 def _row(entry: Entry, dataset: str, members: Sequence[tuple[Cell, dict[str, Any]]]) -> Row:
     cell = members[0][0]
-    found = [_scores(summary) for _, summary in members]
-    columns = {score: [one[score] for one in found] for score in FORMS if score != "spread"}
+    by_seed: dict[int, list[dict[str, float]]] = {}
+    for member, summary in members:
+        by_seed.setdefault(member.seed, []).append(_scores(summary))
+    columns = {
+        score: [statistics.fmean(one[score] for one in found) for found in by_seed.values()]
+        for score in FORMS
+        if score != "spread"
+    }
     scores = {score: statistics.fmean(values) for score, values in columns.items()}
-    scores["spread"] = statistics.stdev(columns["error"]) if len(found) > 1 else math.nan
-    widths = {score: interval(values) for score, values in columns.items()} if len(found) > 1 else {}
+    spreads = [statistics.stdev(one["error"] for one in found) for found in by_seed.values() if len(found) > 1]
+    scores["spread"] = statistics.fmean(spreads) if spreads else math.nan
+    widths = {score: interval(values) for score, values in columns.items()} if len(by_seed) > 1 else {}
     printed = {score: values.get(dataset, {}).get(cell.label) for score, values in entry.paper.items()}
     paper = {score: value for score, value in printed.items() if value is not None}
     return Row(
         cell.label,
         cell.method,
         None if entry.varied is None else float(entry.varied.of(cell)),
-        len(found),
+        len(members),
         {score: scores[score] for score in FORMS},
         widths,
         _by_corruption([summary for _, summary in members]),

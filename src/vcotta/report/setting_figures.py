@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Series", "bar_panels", "curves", "dots", "notes_along_stream", "stacked_bars"]
 
 File = str | os.PathLike[str]
-PAPER = {"marker": "D", "markersize": 6, "markerfacecolor": "none", "markeredgecolor": "black", "linestyle": "none"}
+PAPER = {"marker": "D", "markersize": 6, "markerfacecolor": "white", "markeredgecolor": "black", "linestyle": "none"}
 FAR_APART = 6
 """Errors whose largest is so many times the smallest are drawn on a square-root axis."""
 
@@ -63,9 +63,9 @@ def bar_panels(rows: Sequence[str], methods: Sequence[str], series: Sequence[Ser
             colours = [look[method].colour for method in methods]
             axes.barh(places, one.values, 0.66, color=colours, xerr=_whiskers(one.widths), error_kw=WHISKER)
             top = _highest(one)
-            for place, value, width in zip(places, one.values, one.widths, strict=True):
+            for place, value, width, paper in zip(places, one.values, one.widths, one.paper, strict=True):
                 if math.isfinite(value):
-                    end = value + (0.0 if math.isnan(width) else width)
+                    end = np.nanmax([value, value + width, paper + 0.015 * top])
                     axes.text(end + 0.015 * top, float(place), _short(value), va="center", fontsize=9)
             if np.isfinite(one.paper).any():
                 axes.plot(one.paper, places, label="paper", zorder=3, **PAPER)  # type: ignore[arg-type]
