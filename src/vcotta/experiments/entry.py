@@ -109,7 +109,7 @@ class Entry:
 
     def _chosen(self, cells: list[Cell], asked: Asked) -> list[Cell]:
         if asked.methods is not None:
-            _check("method", asked.methods, {cell.method for cell in cells})
+            _check("method", asked.methods, dict.fromkeys(cell.method for cell in cells))
             cells = [cell for cell in cells if cell.method in asked.methods]
         if asked.values is not None:
             if self.varied is None:
