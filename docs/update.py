@@ -3,10 +3,13 @@
     python docs/update.py                          # update all from docs/results
     python docs/update.py --record                 # run the demo for seeds 0, 1 and 2 first (about 6 minutes)
     python docs/update.py --take NAME RUN...       # keep manifest and summary of runs as docs/results/NAME/METHOD
+    python docs/update.py --reproduced FOLDER...   # keep what `vcotta reproduce --out FOLDER` found, with its pictures
 
 The files: ``docs/results/demo/seed-S.json`` (the demo's rows, and BN on the warmed network beside them), the figures of
 seed 0, ``docs/results/corruptions-benchmark.json``, ``guards.json`` and ``offtheshelf.json`` (from benchmarks/),
-``gpu-times.json`` (by the clock), and for each benchmark the manifest and summary of one run a method.
+``gpu-times.json`` (by the clock), for each benchmark the manifest and summary of one run a method, and for each
+experiment its outcome as ``docs/results/reproduce/DATASET/NAME.json`` with its picture in
+``docs/pictures/reproduce/DATASET``.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
-NAMES = ("benchmarks", "guards", "headline", "methods", "operations")
+PICTURES = ROOT / "docs" / "pictures" / "reproduce"
+NAMES = ("benchmarks", "guards", "headline", "methods", "operations", "reproduce")
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES))
 SEEDS = (0, 1, 2)
 PUBLISHED = {
@@ -365,6 +369,69 @@ def methods_text() -> str:
     return "\n".join([*lines, "", "N is the number of views."])
 
 
+def keep_reproduced(folders: list[str]) -> None:
+    """Keep the outcome of every experiment in some folders, and its picture in few colours."""
+    from PIL import Image
+
+    for path in sorted(path for folder in folders for path in Path(folder).glob("*/outcome.json")):
+        told = json.loads(path.read_text())
+        name, dataset = told["experiment"], told["asked"]["dataset"]
+        kept, picture = RESULTS / "reproduce" / dataset / f"{name}.json", PICTURES / dataset / f"{name}.png"
+        for target in (kept, picture):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, kept)
+        with Image.open(path.with_name("picture.png")) as drawn:
+            drawn.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(picture, optimize=True)
+
+
+def reproduced_text(name: str, dataset: str = "digits") -> str:
+    """What came out of an experiment: command, tables, cost and picture."""
+    from vcotta.experiments.outcome_page import outcome_section
+
+    path = RESULTS / "reproduce" / dataset / f"{name}.json"
+    if not path.exists():
+        return f"Not run on {dataset} yet: `vcotta reproduce {name} --dataset {dataset}`."
+    return outcome_section(json.loads(path.read_text()), f"pictures/reproduce/{dataset}/{name}.png").rstrip()
+
+
+def experiments_text() -> str:
+    """Table of the experiments: what each asks, what it cost on digits, and what was lowest."""
+    from vcotta.experiments.entries import ENTRIES
+    from vcotta.experiments.outcome import FORMS, read_rows
+
+    lines = ["| Experiment | What it shows | Runs | Seconds | CPU seconds | Lowest |", "|:--|:--|--:|--:|--:|:--|"]
+    for name, entry in ENTRIES.items():
+        path = RESULTS / "reproduce" / "digits" / f"{name}.json"
+        cells = [f"[`{name}`](#{name})", entry.title]
+        if not path.exists():
+            cells += ["not run yet", "", "", ""]
+        else:
+            told = json.loads(path.read_text())
+            cost, score = told["cost"], entry.scores[0]
+            best = min(read_rows(told["rows"]), key=lambda row: row.scores[score])
+            heading, form, _ = FORMS[score]
+            cells += [f"{cost['ran']} of {cost['cells']}", f"{cost['seconds']:.0f}", f"{cost['cpu_seconds']:.0f}"]
+            cells.append(f"{best.label} ({heading} {best.scores[score]:{form}})")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def cifar10_text() -> str:
+    """The experiments that were run on CIFAR10-C, or that none was."""
+    from vcotta.experiments.entries import ENTRIES
+
+    found = [name for name in ENTRIES if (RESULTS / "reproduce" / "cifar10" / f"{name}.json").exists()]
+    if not found:
+        return "There are no results on CIFAR10-C here yet: nothing on this page says how these experiments end there."
+    return "\n\n".join(f"### {name} on CIFAR10-C\n\n{reproduced_text(name, 'cifar10')}" for name in found)
+
+
+def _experiment_names() -> list[str]:
+    from vcotta.experiments.entries import ENTRIES
+
+    return list(ENTRIES)
+
+
 def _bold(text: str, best: bool) -> str:
     return f"**{text}**" if best else text
 
@@ -393,6 +460,9 @@ DRAWN: dict[str, Callable[[], str]] = {
     **{f"trials-{place}": functools.partial(trials_text, place) for place in range(4)},
     "step-times": step_times_text,
     "guards": guards_text,
+    "experiments": experiments_text,
+    **{f"reproduce-{name}": functools.partial(reproduced_text, name) for name in _experiment_names()},
+    "reproduce-cifar10": cifar10_text,
 }
 
 
@@ -400,10 +470,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", action="store_true", help="run the demo first")
     parser.add_argument("--take", nargs="+", metavar=("NAME", "RUN"), help="keep the results of finished runs")
+    parser.add_argument("--reproduced", nargs="+", metavar="FOLDER", help="keep the outcomes of experiments")
     arguments = parser.parse_args()
     if arguments.record:
         record()
     if arguments.take:
         take(arguments.take[0], arguments.take[1:])
+    if arguments.reproduced:
+        keep_reproduced(arguments.reproduced)
     for path in PAGES:
         path.write_text(updated(path.read_text()))

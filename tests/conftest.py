@@ -1,12 +1,17 @@
-"""Small networks and images that many tests use."""
+"""Small networks, images, runs and the command line, as many tests use them."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+
+from vcotta import cli
+from vcotta.runs import Run
 
 torch.set_num_threads(1)
 
@@ -58,5 +63,54 @@ def images() -> Callable[..., Tensor]:
 
     def make(n: int = 6, seed: int = 0, channels: int = 3, size: tuple[int, int] = (8, 8)) -> Tensor:
         return torch.rand(n, channels, *size, generator=torch.Generator().manual_seed(seed))
+
+    return make
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """Run the command line in this process; returns (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path / "cache"))
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["vcotta", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        output = capsys.readouterr()
+        return end.value.code or 0, output.out, output.err
+
+    return call
+
+
+@pytest.fixture
+def make_run():
+    """Make a run with chosen numbers of errors, of 20 images a batch and two batches a domain."""
+
+    def make(method, errors, *, seconds=0.5, alphas=None, nll=0.5, confidence=0.9):
+        records, timing = [], []
+        for index, (domain, severity, wrong) in enumerate(
+            (domain, severity, wrong) for (domain, severity), wrong in errors.items() for _ in range(2)
+        ):
+            labels = np.arange(20) % 4
+            predictions = np.where(np.arange(20) < wrong, (labels + 1) % 4, labels)
+            last = {"forwards": 1} if alphas is None else {"forwards": 1, "alpha": alphas[index]}
+            records.append(
+                {
+                    "batch": index,
+                    "domain": domain,
+                    "severity": severity,
+                    "n": 20,
+                    "errors": wrong,
+                    "nll": nll,
+                    "brier": 0.25,
+                    "labels": labels.tolist(),
+                    "predictions": predictions.tolist(),
+                    "confidences": [confidence] * 20,
+                    "last": last,
+                }
+            )
+            timing.append({"batch": index, "seconds": seconds, "peak_memory": 1000})
+        return Run({"method": method, "batches": len(records)}, records, timing)
 
     return make

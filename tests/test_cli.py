@@ -12,28 +12,11 @@ import pytest
 from PIL import Image
 
 import vcotta
-from vcotta import cli
 from vcotta.cli import runs as cli_runs
 from vcotta.cli.options import parse_grid, parse_settings
 from vcotta.data import imagenet
 from vcotta.experiments import setup, tuning
 from vcotta.methods import tent
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    """Run the command line in this process; returns (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path / "cache"))
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["vcotta", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        output = capsys.readouterr()
-        return end.value.code or 0, output.out, output.err
-
-    return call
 
 
 def test_version_is_printed_by_the_module_too() -> None:

@@ -1,26 +1,8 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
-
-from vcotta import cli
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    """Run the command line in this process; returns (exit code, standard output, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["vcotta", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        output = capsys.readouterr()
-        return end.value.code or 0, output.out, output.err
-
-    return call
 
 
 @pytest.fixture

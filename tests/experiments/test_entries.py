@@ -4,6 +4,7 @@ import pytest
 
 from vcotta.experiments.cells import Cell
 from vcotta.experiments.entries import ENTRIES, Asked
+from vcotta.experiments.paper_rows import MEANS
 from vcotta.experiments.paper_values import BRIER, NLL
 from vcotta.experiments.reproduce import scaled
 from vcotta.methods import METHODS, configure
@@ -52,15 +53,61 @@ def test_every_cell_is_a_real_setting(name, dataset, scale) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_papers_values_belong_to_rows(name) -> None:
     entry = ENTRIES[name]
-    for dataset, values in entry.paper.items():
+    assert set(entry.paper) <= set(entry.scores)
+    told = [*entry.paper.values(), entry.by_corruption or {}]
+    for dataset, values in ((dataset, values) for printed in told for dataset, values in printed.items()):
         labels = {cell.label for cell in entry.cells(Asked(dataset))}
         assert set(values) <= labels, dataset
 
 
 def test_the_papers_means_are_what_it_prints() -> None:
-    assert ENTRIES["main"].paper["cifar10"]["vcotta"] == 13.1
-    assert ENTRIES["augmentations"].paper["cifar10"]["petal, 16 views"] == 16.1
+    assert ENTRIES["main"].paper["error"]["cifar10"]["vcotta"] == 13.1
+    assert ENTRIES["augmentations"].paper["error"]["cifar10"]["petal, 16 views"] == 16.1
+    assert ENTRIES["reset"].paper["error"]["cifar100"]["vcotta, reset"] == 29.9
     assert (NLL["cifar10"]["vcotta"], BRIER["imagenet"]["bn"]) == (0.5421, 0.8345)
+
+
+def test_the_papers_rows_have_the_mean_it_prints() -> None:
+    slips = {("cifar100", "rotta"), ("cifar100", "petal"), ("cifar10", "petal"), ("cifar100", "cotta, reset")}
+    for name in ("main", "reset"):
+        for dataset, rows in ENTRIES[name].by_corruption.items():
+            for label, errors in rows.items():
+                assert len(errors) == 15
+                if (dataset, label) not in slips:
+                    assert sum(errors) / 15 == pytest.approx(MEANS[name][dataset][label], abs=0.11), (dataset, label)
+
+
+def test_a_few_methods_and_values_can_be_asked_for() -> None:
+    main = ENTRIES["main"].all_cells(scaled("cifar10", "full", methods=("bn", "vcotta"), seeds=(3,)))
+    assert [cell.key for cell in main] == [
+        cell.key
+        for cell in ENTRIES["main"].all_cells(scaled("cifar10", "full", seeds=(3,)))
+        if cell.method in ("bn", "vcotta")
+    ]
+    some = ENTRIES["augmentations"].all_cells(scaled("cifar10", "full", methods=["vcotta"], values=(0, 8, 32.0)))
+    assert [cell.options["views"] for cell in some] == [0, 8, 32] * 3
+    parts = ENTRIES["warmup-data"].all_cells(scaled("cifar10", "full", values=(1 / 10, 1.0), seeds=(0,)))
+    assert [cell.label for cell in parts] == ["1/1 of the source", "1/10 of the source"]
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "text"),
+    [
+        ("reset", {"methods": ["cota"]}, "`method` to be one of .*Did you mean 'cotta'"),
+        ("reset", {"methods": ["bn"]}, "`method` to be one of cotta, vcotta, but got 'bn'"),
+        ("augmentations", {"values": [3]}, "`value` to be one of 0, 4, 8, 16, 32, 64, but got '3'"),
+        ("main", {"values": [3]}, "`values` only for an experiment that varies a number"),
+    ],
+)
+def test_what_an_experiment_does_not_have_is_told(name, asked, text) -> None:
+    with pytest.raises(ValueError, match=text):
+        ENTRIES[name].all_cells(scaled("cifar10", "full", **asked))
+
+
+def test_a_limit_on_images_does_not_shorten_the_grids_of_the_full_scale() -> None:
+    for name in ("orders", "loops", "batch-size", "augmentations"):
+        whole, limited = (ENTRIES[name].all_cells(scaled("cifar10", "full", limit=limit)) for limit in (None, 2000))
+        assert len(whole) == len(limited)
 
 
 def test_experiments_share_the_runs_they_have_in_common() -> None:

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from vcotta.experiments import grid, networks
+from vcotta.experiments import grid
 from vcotta.experiments.cells import Cell
 from vcotta.experiments.entries import ENTRIES, Asked
 from vcotta.experiments.grid import run_cells
@@ -17,39 +18,28 @@ from vcotta.runs import RECORDS, SUMMARY
 pytestmark = pytest.mark.filterwarnings("ignore:The frost photographs", "ignore:The paper")
 
 
-@pytest.fixture
-def quick(monkeypatch, tmp_path):
-    """An untrained network and a warm-up of no length, in a cache of their own."""
-    monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(networks, "train_network", lambda benchmark, seed, runtime: benchmark.build(None, seed=seed))
-    monkeypatch.setattr(networks, "warm_network", _no_warm_up)
-    return tmp_path
-
-
-def _no_warm_up(benchmark, model, *, seed, runtime, path):
-    from vcotta.bayes import save_warmed, to_variational
-
-    warmed = to_variational(model)
-    save_warmed(warmed, path)
-    return warmed
-
-
 @pytest.mark.parametrize("name", ENTRIES)
 def test_every_experiment_runs_at_a_tiny_size(name, quick, monkeypatch) -> None:
     monkeypatch.setattr("vcotta.protocols.STANDARD", ("fog", "contrast", "frost")[: 3 if name == "orders" else 1])
     entry = ENTRIES[name]
-    asked = Asked("digits", seeds=(0,), limit=4, views=1)
+    monkeypatch.setattr("vcotta.experiments.reproduce.html_page", lambda runs: "tried on its own below")
+    few = {"orders": ("cotta",), "augmentations": ("cotta", "vcotta"), "batch-size": ("bn", "vcotta")}
+    asked = Asked("digits", seeds=(0,), limit=4, views=1, quick=True, methods=few.get(name))
     if name == "main":  # every method is tried on its own elsewhere
         monkeypatch.setattr("vcotta.experiments.entries.METHODS", {k: METHODS[k] for k in ("bn", "vcotta")})
     found = reproduce(entry, asked, quick / "out", workers=1)
-    assert [row.label for row in found.rows] == list(dict.fromkeys(cell.label for cell in entry.cells(asked)))
-    for file in ("table.md", "table.csv", "rows.json"):
+    assert [row.label for row in found.rows] == list(dict.fromkeys(cell.label for cell in entry.all_cells(asked)))
+    for file in ("outcome.md", "table.csv", "outcome.json"):
         assert (found.folder / file).read_text()
+    with Image.open(found.folder / "picture.png") as picture:
+        assert picture.width > 400
+    assert (found.folder / "picture.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_finished_cells_are_not_repeated_and_stopped_ones_go_on(quick, monkeypatch) -> None:
     monkeypatch.setattr("vcotta.protocols.STANDARD", ("fog", "contrast", "frost"))
     monkeypatch.setattr(grid, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(grid, "CHECKPOINT_SECONDS", 0.0)
     cells = [Cell(method, "digits", method, limit=40, batch_size=20) for method in ("bn", "tent")]
     whole = quick / "whole"
     run_cells(cells, whole, workers=1)
@@ -97,9 +87,11 @@ def test_rows_average_the_runs_of_a_label_and_stand_beside_the_paper(quick, monk
     errors = [100 * run.summary()["mean"]["error"] for run in runs]
     assert row.runs == 2
     assert row.scores["error"] == pytest.approx(sum(errors) / 2)
-    assert (row.paper, row.difference) == (13.5, pytest.approx(row.scores["error"] - 13.5))
+    assert row.paper == {"error": 13.5}
+    assert row.difference["error"] == pytest.approx(row.scores["error"] - 13.5)
     drawn = table(entry, [row]).markdown()
     assert "13.50" in drawn
     assert "±" in drawn
     assert rows_as_csv(entry, [row]).splitlines()[0].startswith("label,error,nll")
+    assert row.interval["error"] == pytest.approx(12.706 * abs(errors[0] - errors[1]) / 2)
     assert json.loads(Path(quick / "out" / cells[0].key / "manifest.json").read_text())["cell"]["method"] == "bn"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import itertools
 from dataclasses import asdict
 
@@ -8,6 +9,7 @@ import torch
 from torch.nn.functional import softplus
 
 from vcotta import BN, VCoTTA, VCoTTAConfig, WarmUpConfig, build_adapter, kl_divergence, to_point, to_variational
+from vcotta.bayes import variational_parameters
 from vcotta.methods import vcotta as module
 from vcotta.methods.prior_mixture import mix
 
@@ -35,6 +37,18 @@ def test_alpha_zero_returns_the_teacher_from_before_the_update(net, images) -> N
     for seed in range(3):
         teacher = BN(to_point(adapter.networks["teacher"]))
         assert torch.allclose(adapter(images(seed=seed)), teacher(images(seed=seed)), atol=1e-6)
+
+
+def test_drift_is_the_divergence_of_the_teacher_from_the_source_before_the_update(net, images) -> None:
+    adapter = VCoTTA(net, VCoTTAConfig(lr=0.05, views=1, beta=0.5))
+    weights = sum(mean.numel() for _, mean, _ in variational_parameters(net))
+    drifts = []
+    for seed in range(3):
+        teacher = copy.deepcopy(adapter.networks["teacher"])
+        adapter(images(seed=seed))
+        drifts.append(adapter.last["drift"])
+        assert drifts[-1] == pytest.approx(kl_divergence(teacher, adapter.start).item() / weights)
+    assert 0 == drifts[0] < drifts[1] < drifts[2]
 
 
 EVERY_OPTION = (

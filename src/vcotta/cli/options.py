@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -18,6 +19,7 @@ __all__ = [
     "Seed",
     "Settings",
     "Subset",
+    "decimals",
     "numbers",
     "parse_grid",
     "parse_settings",
@@ -93,6 +95,14 @@ def numbers(name: str, text: str) -> list[int]:
     if not all(type(value) is int for value in read):
         raise ValueError(f"Expected `{name}` to be whole numbers separated by commas, but got {text!r}.")
     return read
+
+
+def decimals(name: str, text: str) -> list[float]:
+    """Read numbers separated by commas; a part may be written as 1/10."""
+    try:
+        return [float(Fraction(part.strip())) for part in text.split(",")]
+    except (ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"Expected `{name}` to be numbers separated by commas, but got {text!r}.") from error
 
 
 def parse_settings(settings: list[str] | None, method: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vcotta.cli.options import Device, numbers, show
+from vcotta.cli.options import Device, decimals, numbers, show
 
 if TYPE_CHECKING:
     from vcotta.experiments.launch import Launcher
@@ -19,12 +19,19 @@ def reproduce(
     name: Annotated[str | None, typer.Argument(help="An experiment; --list tells their names.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     dataset: Annotated[str, typer.Option(help="digits, cifar10, cifar100 or imagenet.")] = "digits",
-    scale: Annotated[str, typer.Option(help="quick (fewer images and views, one seed) or full.")] = "quick",
+    scale: Annotated[str, typer.Option(help="quick (fewer images, views and values) or full.")] = "quick",
     preset: Annotated[str, typer.Option(help="VCoTTA's preset: best or paper.")] = "best",
     seeds: Annotated[
-        str | None, typer.Option(help="Seeds, separated by commas; by default 0, or 0,1,2 at full.")
+        str | None, typer.Option(help="Seeds, separated by commas; by default 0,1,2, or 0 at quick beyond digits.")
+    ] = None,
+    methods: Annotated[str | None, typer.Option(help="Only these methods, separated by commas.")] = None,
+    values: Annotated[
+        str | None, typer.Option(help="Only these values of the setting that is varied, as in --values 0,8,32.")
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="The source network; not needed for digits.")] = None,
+    warmed: Annotated[
+        Path | None, typer.Option(help="The same network from `vcotta warmup`, to be taken as it is.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Use only this many images of each corruption.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of runs and results; call again to go on.")] = Path("reproduced"),
     workers: Annotated[
@@ -38,8 +45,8 @@ def reproduce(
 ) -> None:
     """Repeat an experiment of the paper and set the result beside it.
 
-    Finished runs are kept in the folder and never repeated; a stopped one goes on from its last checkpoint. The table
-    is also written as Markdown and CSV.
+    Finished runs are kept in the folder and never repeated; a stopped one goes on from its last checkpoint. The outcome
+    is written as a page with its picture, as JSON and as CSV.
 
     With --launcher ray every machine must see the folder and the cache folder under the same names.
     """
@@ -47,6 +54,7 @@ def reproduce(
 
     from vcotta._messages import unknown_name
     from vcotta.experiments.entries import ENTRIES
+    from vcotta.experiments.networks import Weights
     from vcotta.experiments.reproduce import reproduce as repeat
     from vcotta.experiments.reproduce import scaled
     from vcotta.report.progress import display
@@ -61,7 +69,15 @@ def reproduce(
         return
     if name not in ENTRIES:
         raise unknown_name("experiment", name, ENTRIES)
-    asked = scaled(dataset, scale, preset=preset, seeds=None if seeds is None else numbers("seeds", seeds), limit=limit)
+    asked = scaled(
+        dataset,
+        scale,
+        preset=preset,
+        seeds=None if seeds is None else numbers("seeds", seeds),
+        limit=limit,
+        methods=None if methods is None else [method.strip() for method in methods.split(",")],
+        values=None if values is None else decimals("values", values),
+    )
     device, run_by = _launcher(launcher, address, workers, device)
     with display() as task:
         found = repeat(
@@ -69,12 +85,12 @@ def reproduce(
             asked,
             out,
             launcher=run_by,
-            weights=weights,
+            weights=Weights(weights, warmed),
             device=device,
             report=task(name, "{:.0f} cells done"),
         )
     show(found.table.rich())
-    typer.echo(f"Files: {found.folder}")
+    typer.echo(f"Page: {found.folder / 'outcome.md'}")
 
 
 def _launcher(name: str, address: str | None, workers: int | None, device: str | None) -> tuple[str, Launcher]:

@@ -12,7 +12,7 @@ Example:
 from __future__ import annotations
 
 from vcotta.corruptions.api import corrupt
-from vcotta.corruptions.severity import EXTRA, STANDARD, TABLES, nearest_table
+from vcotta.corruptions.severity import EXTRA, GROUPS, STANDARD, TABLES, nearest_table
 from vcotta.corruptions.textures import frost_source
 
-__all__ = ["EXTRA", "STANDARD", "TABLES", "corrupt", "frost_source", "nearest_table"]
+__all__ = ["EXTRA", "GROUPS", "STANDARD", "TABLES", "corrupt", "frost_source", "nearest_table"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["EXTRA", "STANDARD", "TABLES", "Constants", "constants", "nearest_table"]
+__all__ = ["EXTRA", "GROUPS", "STANDARD", "TABLES", "Constants", "constants", "nearest_table"]
 
 Constants = tuple[float, ...]
 
@@ -30,6 +30,14 @@ STANDARD: Final = (
     "jpeg_compression",
 )
 """The fifteen corruptions every benchmark uses, in the order of CIFAR-10-C."""
+
+GROUPS: Final = {
+    "noise": STANDARD[:3],
+    "blur": STANDARD[3:7],
+    "weather": STANDARD[7:11],
+    "digital": STANDARD[11:],
+}
+"""The fifteen by kind."""
 
 EXTRA: Final = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 """The four held-out corruptions of the same family."""

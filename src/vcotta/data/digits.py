@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -33,11 +35,8 @@ def load_digits() -> tuple[ImageData, ImageData]:
         >>> train.images.shape, len(test)
         ((1000, 32, 32, 3), 797)
     """
-    from sklearn import datasets  # slow to import, and needed only here
-
-    source = datasets.load_digits()
-    images = np.stack([_enlarge(image) for image in source.images])
-    labels = source.target.astype(np.int64)
+    images, labels = _all_digits()
+    images, labels = images.copy(), labels.copy()
     names = tuple(str(digit) for digit in range(10))
     return (
         ImageData(images[:TRAIN_IMAGES], labels[:TRAIN_IMAGES], names, "digits-train"),
@@ -55,6 +54,15 @@ def digits_network(seed: int = 0) -> WideResNet:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed every GPU
         return WideResNet(depth=10, width=1, stem_stride=2, base=8)
+
+
+@functools.cache
+def _all_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """All images and labels, made once in a process."""
+    from sklearn import datasets  # slow to import, and needed only here
+
+    source = datasets.load_digits()
+    return np.stack([_enlarge(image) for image in source.images]), source.target.astype(np.int64)
 
 
 def _enlarge(image: NDArray[np.float64]) -> NDArray[np.uint8]:

@@ -2,89 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
+from vcotta.corruptions import GROUPS
 from vcotta.experiments.cells import Cell
-from vcotta.experiments.paper_values import BRIER, NLL, PAPER
+from vcotta.experiments.entry import Asked, Cells, Entry, Varied
+from vcotta.experiments.paper_rows import BY_CORRUPTION
+from vcotta.experiments.paper_values import BRIER, COST, NLL, ORDERS_SPREAD, PAPER
 from vcotta.methods import METHODS
+from vcotta.protocols import ORDERS
 
 __all__ = ["ENTRIES", "Asked", "Entry"]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the caller of an experiment chose.
-
-    Attributes:
-        dataset: Name of the benchmark.
-        preset: VCoTTA's preset.
-        seeds: Seeds to average over.
-        limit: Images of each domain; None for all.
-        views: Most views a method may use; None for its own number.
-    """
-
-    dataset: str = "digits"
-    preset: str = "best"
-    seeds: Sequence[int] = (0,)
-    limit: int | None = None
-    views: int | None = None
-
-    def cell(self, label: str, method: str = "vcotta", /, **more: Any) -> Cell:
-        """A cell of a method, on its usual start network."""
-        options = dict(more.pop("options", {}))
-        variational = METHODS[method].needs_variational
-        if variational:
-            options = {"preset": self.preset} | options
-        if self.views is not None and "views" in METHODS[method].Config.__dataclass_fields__:
-            options["views"] = min(self.views, options.get("views", self.views))
-        start = more.pop("start", "warmed" if variational else "source")
-        return Cell(label, self.dataset, method, options, start, limit=self.limit, **more)
-
-
-Cells = Callable[[Asked], list[Cell]]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One experiment.
-
-    Attributes:
-        name: As given to `vcotta reproduce`.
-        title: What it shows, in a sentence.
-        where: Where the paper has it, or ``ours``.
-        cells: Makes its runs for one seed.
-        scores: What the table shows, the first is the one that ranks.
-        paper: The paper's values of the first score, by data set and row.
-        more_paper: The paper's values of further scores.
-        picture: What is drawn: ``bars`` (one a row), ``curve`` (rows in order), or ``lines`` (along the stream).
-        datasets: Where it makes sense.
-    """
-
-    name: str
-    title: str
-    where: str
-    cells: Cells
-    scores: tuple[str, ...] = ("error", "nll", "brier", "ece")
-    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    more_paper: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
-    picture: Literal["bars", "curve", "lines"] = "bars"
-    datasets: tuple[str, ...] = ("digits", "cifar10", "cifar100", "imagenet")
-
-    def all_cells(self, asked: Asked) -> list[Cell]:
-        """The runs of every seed."""
-        return [replace(cell, seed=seed) for seed in asked.seeds for cell in self.cells(asked)]
 
 
 def _methods(*names: str, **more: Any) -> Cells:
     """One cell for each method."""
     return lambda asked: [asked.cell(name, name, **more) for name in names or METHODS]
-
-
-def _grid(option: str, values: Sequence[Any], form: str) -> Cells:
-    """VCoTTA with one option at several values."""
-    return lambda asked: [asked.cell(form.format(value), options={option: value}) for value in values]
 
 
 def _ablation(asked: Asked) -> list[Cell]:
@@ -106,7 +40,7 @@ def _margin(asked: Asked) -> list[Cell]:
 
 def _augmentations(asked: Asked) -> list[Cell]:
     every = replace(asked, views=None)
-    numbers = [n for n in (0, 4, 8, 16, 32, 64) if asked.views is None or n <= asked.views]
+    numbers = (0, 4, 8, 16) if asked.quick else (0, 4, 8, 16, 32, 64)
     return [
         every.cell(f"{method}, {n} views", method, options={"views": n})
         for method in ("cotta", "petal", "vcotta")
@@ -131,7 +65,7 @@ def _orders(asked: Asked) -> list[Cell]:
     return [
         asked.cell(method, method, protocol="orders", protocol_options={"order": order})
         for method in ("cotta", "petal", "vcotta")
-        for order in range(10 if asked.limit is None else 3)
+        for order in range(5 if asked.quick else ORDERS)
     ]
 
 
@@ -145,7 +79,7 @@ def _reset(asked: Asked) -> list[Cell]:
 
 
 def _loops(asked: Asked) -> list[Cell]:
-    rounds = {"rounds": 10 if asked.limit is None else 3}
+    rounds = {"rounds": 5 if asked.quick else 10}
     return [
         asked.cell(method, method, protocol="loops", protocol_options=rounds)
         for method in ("bn", "tent", "cotta", "vcotta")
@@ -153,7 +87,7 @@ def _loops(asked: Asked) -> list[Cell]:
 
 
 def _batch_sizes(asked: Asked) -> list[Cell]:
-    sizes = (1, 4, 16, 64, 200) if asked.limit is None else (4, 16, 50)
+    sizes = (1, 4, 16, 50, 100) if asked.quick else (1, 4, 16, 64, 200)
     return [
         asked.cell(f"{method}, {size}", method, batch_size=size)
         for method in ("bn", "tent", "cotta", "vcotta")
@@ -170,27 +104,37 @@ def _learning_rates(asked: Asked) -> list[Cell]:
 ENTRIES: dict[str, Entry] = {
     entry.name: entry
     for entry in (
-        Entry("main", "Every method on the fifteen corruptions.", "Table 1", _methods(), paper=PAPER["main"]),
+        Entry(
+            "main",
+            "Every method on the fifteen corruptions.",
+            "Table: error rates on CIFAR10-C and CIFAR100-C",
+            _methods(),
+            paper={"error": PAPER["main"]},
+            by_corruption=BY_CORRUPTION["main"],
+            picture="heat map",
+        ),
         Entry(
             "imagenet-groups",
             "Error by group of corruptions: noise, blur, weather, digital.",
             "Figure: sum of error rate on ImageNet-C",
             _methods("source", "bn", "tent", "cotta", "vcotta"),
-            paper=PAPER["imagenet-groups"],
+            scores=("error", *GROUPS),
+            paper={"error": PAPER["imagenet-groups"]},
+            picture="groups",
         ),
         Entry(
             "ablation-components",
             "The warm-up (VWU) and the symmetric cross-entropy (SCE), with and without.",
             "Table: ablation study of auxiliary components",
             _ablation,
-            paper=PAPER["ablation-components"],
+            paper={"error": PAPER["ablation-components"]},
         ),
         Entry(
             "mixture-weights",
             "The weight alpha of the source prior: fixed, or adaptive.",
             "Table: different weights for mixture of priors",
             _mixture,
-            paper=PAPER["mixture-weights"],
+            paper={"error": PAPER["mixture-weights"]},
         ),
         Entry(
             "uncertainty",
@@ -198,22 +142,23 @@ ENTRIES: dict[str, Entry] = {
             "Table: uncertainty estimation via NLL and BS",
             _methods("source", "bn", "tent", "cotta", "petal", "vcotta"),
             scores=("nll", "brier", "ece", "aurc", "error"),
-            paper=NLL,
-            more_paper={"brier": BRIER},
+            paper={"nll": NLL, "brier": BRIER},
         ),
         Entry(
             "gradual",
             "Severities 1-2-3-4-5-4-3-2-1 within each corruption.",
             "Table: gradually changing",
             _methods("source", "bn", "tent", "cotta", "petal", "vcotta", protocol="gradual"),
-            paper=PAPER["gradual"],
+            paper={"error": PAPER["gradual"]},
+            picture="gradual",
         ),
         Entry(
             "margin",
             "Epsilon of the view filter.",
             "Table: analysis on confidence margin",
             _margin,
-            paper=PAPER["margin"],
+            paper={"error": PAPER["margin"]},
+            varied=Varied("margin epsilon of the view filter", lambda cell: cell.options["margin"]),
             picture="curve",
         ),
         Entry(
@@ -221,21 +166,23 @@ ENTRIES: dict[str, Entry] = {
             "The number N of views.",
             "Table: different number of augmentation",
             _augmentations,
-            paper=PAPER["augmentations"],
+            paper={"error": PAPER["augmentations"]},
+            varied=Varied("number N of views", lambda cell: cell.options["views"]),
             picture="curve",
         ),
         Entry(
             "warmup-vs-bnn",
             "The warm-up against a variational network trained from scratch, and against none.",
-            "Figure: warm-up and directly BNN pretraining",
+            "Figure: warm-up and directly BNN pretraining; its numbers are in the text",
             _warm_up_kinds,
-            paper=PAPER["warmup-vs-bnn"],
+            paper={"error": PAPER["warmup-vs-bnn"]},
         ),
         Entry(
             "warmup-epochs",
             "Epochs of the warm-up; the grid is ours.",
             "Figure: different warm-up epochs",
             _warm_up_epochs,
+            varied=Varied("epochs of the warm-up", lambda cell: cell.warm_up["epochs"]),
             picture="curve",
         ),
         Entry(
@@ -243,6 +190,11 @@ ENTRIES: dict[str, Entry] = {
             "Share of the source data that the warm-up sees; the grid is ours.",
             "Figure: different warm-up data scale",
             _warm_up_data,
+            varied=Varied(
+                "part of the source data that the warm-up sees",
+                lambda cell: cell.source_share,
+                lambda share: f"1/{1 / share:.0f}",
+            ),
             picture="curve",
         ),
         Entry(
@@ -250,21 +202,25 @@ ENTRIES: dict[str, Entry] = {
             "Ten random orders of the corruptions.",
             "Table: comparisons over 10 orders",
             _orders,
-            paper=PAPER["orders"],
+            scores=("error", "spread", "nll", "brier", "ece"),
+            paper={"error": PAPER["orders"], "spread": ORDERS_SPREAD},
+            picture="orders",
         ),
         Entry(
             "reset",
             "Resetting to the source when the domain shifts.",
             "Table: resetting to the source model",
             _reset,
-            paper=PAPER["reset"],
+            paper={"error": PAPER["reset"]},
+            by_corruption=BY_CORRUPTION["reset"],
         ),
-        Entry("loops", "Ten rounds through the corruptions.", "Figure: 10 loops", _loops, picture="lines"),
+        Entry("loops", "Ten rounds through the corruptions.", "Figure: 10 loops", _loops, picture="loops"),
         Entry(
             "batch-size",
             "Images in a batch, down to one; the grid is ours.",
             "Figure: different test batch sizes",
             _batch_sizes,
+            varied=Varied("images in a batch", lambda cell: cell.batch_size or 0),
             picture="curve",
         ),
         Entry(
@@ -273,20 +229,23 @@ ENTRIES: dict[str, Entry] = {
             "Table: time and memory cost",
             _methods("source", "bn", "tent", "cotta", "petal", "vcotta"),
             scores=("seconds", "peak_gib", "forwards", "backwards", "error"),
+            paper=COST,
+            picture="cost",
         ),
         Entry(
             "learning-rate",
             "The step size, in multiples of the preset's; the grid is ours.",
             "Figure: learning rate analysis",
             _learning_rates,
+            varied=Varied("step size", lambda cell: cell.options["lr"], "{:.1g}".format),
             picture="curve",
         ),
         Entry(
             "drift",
-            "Alpha and the divergence from the source along the stream.",
+            "Alpha and the divergence of the teacher from the source along the stream.",
             "ours",
             lambda asked: [*_mixture(asked), asked.cell("printed alpha", options={"alpha": "printed"})],
-            picture="lines",
+            picture="drift",
         ),
         Entry(
             "selective",
@@ -294,7 +253,7 @@ ENTRIES: dict[str, Entry] = {
             "ours",
             _methods("source", "bn", "tent", "cotta", "vcotta"),
             scores=("aurc", "error"),
-            picture="lines",
+            picture="risk",
         ),
         Entry(
             "calibration",
@@ -302,7 +261,7 @@ ENTRIES: dict[str, Entry] = {
             "ours",
             _methods("source", "bn", "tent", "cotta", "vcotta"),
             scores=("ece", "nll", "error"),
-            picture="lines",
+            picture="reliability",
         ),
     )
 }

@@ -13,7 +13,7 @@ from vcotta.experiments.benchmark import find_benchmark
 from vcotta.experiments.board import Board
 from vcotta.experiments.cells import Cell
 from vcotta.experiments.launch import Launcher, LocalLauncher
-from vcotta.experiments.networks import network_for
+from vcotta.experiments.networks import Weights, network_for
 from vcotta.experiments.setup import adapter_for
 from vcotta.protocols import make_stream
 from vcotta.report.progress import Report
@@ -24,10 +24,12 @@ __all__ = ["run_cell", "run_cells"]
 
 CHECKPOINT_EVERY = 20
 """Batches after which a cell's state is saved."""
+CHECKPOINT_SECONDS = 20.0
+"""Seconds that lie between two such states at least: those of a large network are more than a gigabyte."""
 
 
 def run_cell(
-    cell: Cell, folder: Path, *, weights: Path | None = None, device: str = "cpu", progress: Report | None = None
+    cell: Cell, folder: Path, *, weights: Weights | None = None, device: str = "cpu", progress: Report | None = None
 ) -> Run:
     """Run one cell into its folder; one that is finished is read, one that was stopped goes on."""
     if (folder / SUMMARY).exists():
@@ -52,6 +54,7 @@ def run_cell(
         manifest=facts,
         resume=True,
         checkpoint_every=CHECKPOINT_EVERY,
+        checkpoint_seconds=CHECKPOINT_SECONDS,
     )
 
 
@@ -61,7 +64,7 @@ def run_cells(
     *,
     workers: int = 2,
     launcher: Launcher | None = None,
-    weights: Path | None = None,
+    weights: Weights | None = None,
     device: str = "cpu",
     report: Report | None = None,
 ) -> list[Run]:
@@ -75,7 +78,7 @@ def run_cells(
         out: Folder of the runs.
         workers: Processes of this machine; 1 runs everything in this one, as a GPU wants it.
         launcher: Runs the cells elsewhere than in ``workers`` processes, for example `RayLauncher`.
-        weights: The source network, see `network_for`.
+        weights: Networks that were made elsewhere.
         device: Where to compute.
         report: Called with (batches done, batches known of, cells finished) as the work goes on.
     """

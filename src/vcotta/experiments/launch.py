@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from vcotta.experiments.board import Board
+from vcotta.experiments.orphans import end_with_parent
 
 __all__ = ["WATCH_SECONDS", "Job", "Launcher", "LocalLauncher"]
 
@@ -56,7 +57,7 @@ class LocalLauncher:
                 board.finish(folder)
             return
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=torch.set_num_threads, initargs=(1,))
+        pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_start)
         try:
             waiting: set[Future[None]] = {pool.submit(_work, job) for job in jobs.values()}
             while waiting:
@@ -66,6 +67,11 @@ class LocalLauncher:
                 board.look()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start() -> None:
+    torch.set_num_threads(1)
+    end_with_parent()
 
 
 def _work(job: Job) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,16 +16,57 @@ from vcotta.experiments.benchmark import Benchmark
 from vcotta.experiments.cells import Cell
 from vcotta.experiments.setup import source_network, train_network, warm_network
 from vcotta.experiments.warmed import kept_warmed
-from vcotta.files import cache_dir
+from vcotta.files import cache_dir, sha256
 from vcotta.locks import locked
 from vcotta.models import save_weights
 from vcotta.runtime import Runtime
 
-__all__ = ["network_for"]
+__all__ = ["Weights", "network_for"]
+
+SCRATCH_KL = 0.01
+"""Weight of the divergence for a network from scratch, whose prior is a random start that must not hold it."""
+SCRATCH_LR = 1e-3
+"""Smallest step size for a network from scratch: a warm-up's is too small to get anywhere."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Files of networks that were made elsewhere, so that none is made here.
+
+    Attributes:
+        source: The source network; None to train one on the spot, where the benchmark is that small.
+        warmed: That network warmed up, for cells that start so with the benchmark's own warm-up; None to warm up here.
+    """
+
+    source: Path | None = None
+    warmed: Path | None = None
+
+    def __post_init__(self) -> None:
+        for path in (self.source, self.warmed):
+            if path is not None and not path.is_file():
+                raise FileNotFoundError(f"Expected the file of a network, but {path} is not there.")
+        if self.source is not None and is_warmed_file(self.source):
+            raise ValueError(
+                f"Expected `weights` of a source network, but {self.source} is warmed: give it as `warmed`."
+            )
+        if self.warmed is not None and not is_warmed_file(self.warmed):
+            raise ValueError(
+                f"Expected `warmed` to be a file of `vcotta warmup`, but {self.warmed} is none. Give a plain network "
+                "as `weights`: it is warmed up here."
+            )
+
+    def absolute(self) -> Weights:
+        """The same files by names that hold in every folder."""
+        return Weights(self.source and self.source.absolute(), self.warmed and self.warmed.absolute())
+
+    def hashes(self) -> dict[str, str]:
+        """The SHA-256 of each file that was given."""
+        given = {"source": self.source, "warmed": self.warmed}
+        return {kind: sha256(path) for kind, path in given.items() if path is not None}
 
 
 def network_for(
-    cell: Cell, benchmark: Benchmark, weights: Path | None = None, runtime: Runtime | None = None
+    cell: Cell, benchmark: Benchmark, weights: Weights | None = None, runtime: Runtime | None = None
 ) -> nn.Module:
     """Return the network a cell starts from.
 
@@ -35,20 +76,20 @@ def network_for(
     Args:
         cell: Says which network, how it is warmed up, and from which seed.
         benchmark: The cell's benchmark.
-        weights: The source network, or a warmed one, which is then taken as it is by every cell that starts warmed;
-            None to train one on the spot, where the benchmark is that small.
+        weights: Networks that were made elsewhere.
         runtime: Device and precision.
     """
-    runtime = runtime or Runtime()
-    if cell.start == "warmed" and weights is not None and is_warmed_file(weights):
-        return load_warmed(benchmark.build(None, seed=cell.seed), weights)
+    runtime, weights = runtime or Runtime(), weights or Weights()
+    usual = cell.start == "warmed" and not cell.warm_up and cell.source_share == 1
+    if usual and weights.warmed is not None:
+        return load_warmed(benchmark.build(None, seed=cell.seed), weights.warmed)
     config = replace(benchmark.warm_up, **cell.warm_up)
     if cell.start == "scratch":
         epochs = benchmark.training.epochs if benchmark.training else config.epochs
         model = benchmark.build(None, seed=cell.seed)
-        config = replace(config, epochs=epochs, kl_weight=None)  # the prior is a random start: it must not hold
+        config = replace(config, epochs=epochs, lr=max(config.lr, SCRATCH_LR), kl_weight=SCRATCH_KL)
     else:
-        model = _source(benchmark, weights, cell.seed, runtime)
+        model = _source(benchmark, weights.source, cell.seed, runtime)
     if cell.start == "source":
         return model
     if cell.start == "unwarmed":

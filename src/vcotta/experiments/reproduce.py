@@ -1,23 +1,36 @@
-"""One experiment from its name to its table."""
+"""One experiment from its name to its table, its picture and its page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from vcotta._messages import unknown_name
-from vcotta.experiments.entries import Asked, Entry
+from vcotta.experiments.benchmark import find_benchmark
+from vcotta.experiments.cells import Cell
+from vcotta.experiments.entry import Asked, Entry
 from vcotta.experiments.grid import run_cells
 from vcotta.experiments.launch import Launcher
-from vcotta.experiments.outcome import Row, outcome, rows_as_csv, table
-from vcotta.files import write_json
+from vcotta.experiments.networks import Weights
+from vcotta.experiments.outcome import Row, outcome, rows_as_csv, rows_as_json, table
+from vcotta.experiments.outcome_page import outcome_page
+from vcotta.experiments.pictures import draw
+from vcotta.files import write_json, write_text
+from vcotta.report.domains import check_same_stream
+from vcotta.report.page import html_page
 from vcotta.report.progress import Report
 from vcotta.report.tables import Grid
+from vcotta.runs import SUMMARY, Run
 
-__all__ = ["Reproduced", "reproduce", "scaled"]
+__all__ = ["OUTCOME", "Reproduced", "reproduce", "scaled"]
 
-_QUICK_IMAGES = {"digits": 100}
+OUTCOME, NETWORKS = "outcome.json", "networks.json"
+_QUICK: dict[str, tuple[int, tuple[int, ...]]] = {"digits": (100, (0, 1, 2))}  # images of a corruption, seeds
 _QUICK_VIEWS = 4
 
 
@@ -28,7 +41,8 @@ class Reproduced:
     Attributes:
         rows: Its rows.
         table: The same as a table.
-        folder: Where the files are: ``table.md``, ``table.csv``, ``rows.json``.
+        folder: Where the files are: ``outcome.json``, ``outcome.md`` with its ``picture.png``, ``picture.pdf``,
+            ``table.csv``, and ``report.html`` where all runs followed one stream.
     """
 
     rows: list[Row]
@@ -43,22 +57,32 @@ def scaled(
     preset: str = "best",
     seeds: Sequence[int] | None = None,
     limit: int | None = None,
+    methods: Sequence[str] | None = None,
+    values: Sequence[float] | None = None,
 ) -> Asked:
     """What is asked for at a scale.
 
-    ``quick`` uses 100 images of each corruption on digits and 500 elsewhere, at most 4 views and one seed; ``full`` all
-    images, every method's own number of views, and three seeds.
+    ``quick`` uses shorter grids, at most 4 views, and 100 images of each corruption and three seeds on digits, 500 and
+    one elsewhere; ``full`` the whole grids, all images, every method's own number of views, and three seeds.
 
     Example:
-        >>> scaled("digits").limit, scaled("digits", "full").seeds
-        (100, (0, 1, 2))
+        >>> scaled("digits").limit, scaled("cifar10").seeds, scaled("cifar10", "full").seeds
+        (100, (0,), (0, 1, 2))
     """
     if scale not in ("quick", "full"):
         raise unknown_name("scale", scale, ("quick", "full"))
-    if scale == "full":
-        return Asked(dataset, preset, (0, 1, 2) if seeds is None else tuple(seeds), limit)
-    images = _QUICK_IMAGES.get(dataset, 500) if limit is None else limit
-    return Asked(dataset, preset, (0,) if seeds is None else tuple(seeds), images, _QUICK_VIEWS)
+    quick = scale == "quick"
+    images, usual = _QUICK.get(dataset, (500, (0,))) if quick else (None, (0, 1, 2))
+    return Asked(
+        dataset,
+        preset,
+        usual if seeds is None else tuple(seeds),
+        images if limit is None else limit,
+        _QUICK_VIEWS if quick else None,
+        quick,
+        None if methods is None else tuple(methods),
+        None if values is None else tuple(values),
+    )
 
 
 def reproduce(
@@ -68,11 +92,11 @@ def reproduce(
     *,
     workers: int = 2,
     launcher: Launcher | None = None,
-    weights: Path | None = None,
+    weights: Weights | None = None,
     device: str = "cpu",
     report: Report | None = None,
 ) -> Reproduced:
-    """Run an experiment, or what is missing of it, and write its table.
+    """Run an experiment, or what is missing of it, and write what came out.
 
     Args:
         entry: The experiment.
@@ -80,26 +104,89 @@ def reproduce(
         out: Folder of the runs, which experiments share, and of their results.
         workers: Processes of this machine.
         launcher: Runs the cells elsewhere, see `run_cells`.
-        weights: The source network, see `network_for`.
+        weights: Networks that were made elsewhere.
         device: Where to compute.
         report: Called as the work goes on, see `run_cells`.
 
     Raises:
-        ValueError: If the experiment does not fit the data set.
+        ValueError: Something was asked for that the experiment does not have, or the runs that are already in ``out``
+            started from other networks.
     """
-    if asked.dataset not in entry.datasets:
-        raise ValueError(
-            f"Expected `dataset` to be one of {', '.join(entry.datasets)} for {entry.name}, but got {asked.dataset!r}."
-        )
+    find_benchmark(asked.dataset)
     cells = entry.all_cells(asked)
+    networks = (weights or Weights()).hashes()
+    _check_networks(out / NETWORKS, networks)
+    missing = sum(not (out / "runs" / key / SUMMARY).exists() for key in {cell.key for cell in cells})
+    before = _clocks()
     runs = run_cells(
         cells, out / "runs", workers=workers, launcher=launcher, weights=weights, device=device, report=report
     )
+    spent = {clock: now - then for (clock, now), then in zip(_clocks().items(), before.values(), strict=True)}
     rows = outcome(entry, asked.dataset, cells, runs)
-    drawn, folder = table(entry, rows), out / f"{entry.name}-{asked.dataset}"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.md").write_text(drawn.markdown(), encoding="utf-8")
-    (folder / "table.csv").write_text(rows_as_csv(entry, rows), encoding="utf-8")
-    facts = {"experiment": entry.name, "asked": asdict(asked), "runs": sorted({cell.key for cell in cells})}
-    write_json(folder / "rows.json", facts | {"rows": [asdict(row) for row in rows]})
-    return Reproduced(rows, drawn, folder)
+    folder = out / f"{entry.name}-{asked.dataset}"
+    cost = spent | {"ran": missing, "cells": len({cell.key for cell in cells})}
+    told = _told(entry, asked, networks, rows, runs[0].manifest, cost if missing else _earlier_cost(folder, cost))
+    _write(entry, told, cells, runs, rows, folder)
+    return Reproduced(rows, table(entry, rows), folder)
+
+
+def _told(
+    entry: Entry, asked: Asked, networks: Mapping[str, str], rows: Sequence[Row], manifest: dict[str, Any], cost: Any
+) -> dict[str, Any]:
+    """All that is kept of an experiment, for tables and pages."""
+    kept = ("network", "frost", "runtime", "hardware", "versions")
+    stream = {key: manifest["stream"].get(key) for key in ("images_per_domain", "pixels", "severity_table")}
+    return {
+        "experiment": entry.name,
+        "asked": asdict(asked),
+        "networks": dict(networks),
+        "stream": stream,
+        **{key: manifest[key] for key in kept},
+        "cost": cost,
+        "rows": rows_as_json(rows),
+    }
+
+
+def _write(
+    entry: Entry, told: dict[str, Any], cells: Sequence[Cell], runs: Sequence[Run], rows: Sequence[Row], folder: Path
+) -> None:
+    write_json(folder / OUTCOME, told)
+    write_text(folder / "table.csv", rows_as_csv(entry, rows))
+    draw(entry, cells, runs, rows, folder)
+    write_text(folder / "outcome.md", outcome_page(told))
+    _write_report({cell.key: run for cell, run in zip(cells, runs, strict=True)}, folder / "report.html")
+
+
+def _write_report(runs: Mapping[str, Run], path: Path) -> None:
+    """Write the page that `vcotta report` would, unless the runs followed different streams."""
+    try:
+        check_same_stream(runs)
+    except ValueError:
+        return
+    write_text(path, html_page(runs))
+
+
+def _check_networks(path: Path, networks: Mapping[str, str]) -> None:
+    """Runs are known by their settings alone, so that all in one folder have to start from the same files."""
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if before != networks:
+            raise ValueError(
+                f"Expected the networks of the runs that are in {path.parent}, but got other files (see {path}). Give "
+                "the same ones, or another folder."
+            )
+    else:
+        write_json(path, networks)
+
+
+def _earlier_cost(folder: Path, cost: dict[str, Any]) -> Any:
+    """What the runs took when they were made, if that is known."""
+    path = folder / OUTCOME
+    return json.loads(path.read_text(encoding="utf-8"))["cost"] if path.exists() else cost
+
+
+def _clocks() -> dict[str, float]:
+    """The wall clock, and the processor time of this process and of those it waited for."""
+    times = os.times()
+    cpu = times.user + times.system + times.children_user + times.children_system
+    return {"seconds": time.perf_counter(), "cpu_seconds": cpu}

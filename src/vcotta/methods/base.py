@@ -175,12 +175,13 @@ class Adapter(ABC):
             with self._rng.scope(), self.world.active(), torch.enable_grad():
                 log_probs = self.predict_and_adapt(images).detach()
             self._recent = torch.cat([self._recent, entropy(log_probs)])[-RECENT:]
-            watched = signals(self, self._watch, images, log_probs)
+            watched = {f"guard {key}": value for key, value in signals(self, self._watch, images, log_probs).items()}
             self.steps += 1
             read = _read(self._notes | watched)
             self.last = {key: value for key, value in read.items() if key not in watched}
             self.skipped += self.last["skipped"]
-            intervene(self, self._watch, {key: read[key] for key in watched}, log_probs.shape[-1])
+            judged = {key.removeprefix("guard "): read[key] for key in watched}
+            intervene(self, self._watch, judged, log_probs.shape[-1])
         return log_probs
 
     def predict(self, images: Tensor, *, samples: int = 8, coverage: float | None = None) -> Prediction:

@@ -210,7 +210,7 @@ class VCoTTA(Adapter):
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         >>> adapter = VCoTTA(to_variational(net), VCoTTAConfig(views=2))
         >>> adapter(torch.rand(4, 3, 8, 8)).shape, adapter.last["forwards"]
-        (torch.Size([4, 2]), 7)
+        (torch.Size([4, 2]), 8)
     """
 
     name = "vcotta"
@@ -244,12 +244,14 @@ class VCoTTA(Adapter):
             prediction = self._infer(source, teacher, alpha)
             target = self._target(source, teacher, alpha)
             self.watch(source[0], teacher[0])
+            drift = self._distance(self.networks["teacher"])
         self._update(images, target, alpha.mean())
         self.note(
             alpha=alpha.mean(),
             entropy=entropy(prediction).mean(),
             entropy_source=entropy(source[0]).mean(),
             entropy_teacher=entropy(teacher[0]).mean(),
+            drift=drift,
         )
         return prediction
 
@@ -266,7 +268,11 @@ class VCoTTA(Adapter):
 
     def drift(self) -> Tensor:
         """KL(student || source) a weight."""
-        return kl_divergence(self.networks["student"], self.start) / self._dimensions
+        return self._distance(self.networks["student"])
+
+    def _distance(self, net: nn.Module) -> Tensor:
+        """KL(net || source) a weight."""
+        return kl_divergence(net, self.start, compiled=bool(self.runtime.compile)) / self._dimensions
 
     def _look(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of source and teacher, (1 + views, batch, classes), each view with its own statistics."""

@@ -13,7 +13,7 @@ from vcotta.files import atomic_path
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["figure"]
+__all__ = ["figure", "panels"]
 
 STYLE = {
     "axes.axisbelow": True,
@@ -41,6 +41,24 @@ def figure(path: str | os.PathLike[str], width: float, height: float) -> Iterato
         width: In inches.
         height: In inches.
     """
+    with panels(path, width, height) as axes:
+        yield axes[0]
+
+
+@contextmanager
+def panels(
+    path: str | os.PathLike[str], width: float, height: float, rows: int = 1, columns: int = 1, share: str = ""
+) -> Iterator[list[Axes]]:
+    """Yield the axes of a figure of several panels, row by row, and save it; see `figure`.
+
+    Args:
+        path: PNG or PDF file to write.
+        width: Of the whole, in inches.
+        height: Of the whole, in inches.
+        rows: Panels from top to bottom.
+        columns: Panels from left to right.
+        share: ``"x"`` or ``"y"`` for one such axis of all panels.
+    """
     kind = Path(path).suffix.lower().removeprefix(".")
     if kind not in METADATA:
         raise ValueError(f"Expected `path` to end in .png or .pdf, but got {os.fspath(path)!r}.")
@@ -51,6 +69,6 @@ def figure(path: str | os.PathLike[str], width: float, height: float) -> Iterato
     with matplotlib.style.context(["default", STYLE]):
         drawing = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(drawing)
-        yield drawing.add_subplot()
+        yield list(drawing.subplots(rows, columns, squeeze=False, sharex=share == "x", sharey=share == "y").flat)
         with atomic_path(path) as aside:
             drawing.savefig(aside, format=kind, dpi=150 if kind == "png" else 72, metadata=METADATA[kind])

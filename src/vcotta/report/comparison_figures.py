@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Literal
 
 import numpy as np
 
+from vcotta.report.axes import name_domains, square_root
 from vcotta.report.canvas import figure
 from vcotta.report.curves import along_stream, risk_coverage, spans
-from vcotta.report.groups import group_runs
+from vcotta.report.groups import Group, as_groups
 from vcotta.report.looks import looks
 from vcotta.runs import Run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 __all__ = ["cost_against_error", "error_along_stream", "error_heat_map", "risk_against_coverage"]
 
 
-def error_heat_map(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
+def error_heat_map(runs: Sequence[Run] | Sequence[Group], path: str | os.PathLike[str]) -> None:
     """Draw the error of each method on each domain as a table of shades, with the numbers in it.
 
     Args:
         runs: Runs of one stream; one line a method and setting, lowest mean error first.
         path: PNG or PDF file to write.
     """
-    groups = sorted(group_runs(runs), key=lambda group: group.score("error").mean)
+    groups = sorted(as_groups(runs), key=lambda group: group.score("error").mean)
     names = [*groups[0].domains, "mean"]
     table = np.array(
         [[*(g.domain_score(k).mean for k in range(len(names) - 1)), g.score("error").mean] for g in groups]
@@ -60,14 +58,14 @@ def error_heat_map(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
         axes.spines[:].set_visible(False)
 
 
-def error_along_stream(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
+def error_along_stream(runs: Sequence[Run] | Sequence[Group], path: str | os.PathLike[str]) -> None:
     """Draw the error batch by batch, with the domains named above; a long stream is averaged to 160 points.
 
     Args:
         runs: Runs of one stream; one line a method and setting, the mean over its seeds.
         path: PNG or PDF file to write.
     """
-    groups = group_runs(runs)
+    groups = as_groups(runs)
     domains = spans(groups[0])
     with figure(path, width=9.0, height=4.2) as axes:
         for how, group in zip(looks([group.label for group in groups]), groups, strict=True):
@@ -84,29 +82,21 @@ def error_along_stream(runs: Sequence[Run], path: str | os.PathLike[str]) -> Non
                 markeredgecolor="white",
                 label=group.label,
             )
-        for span in domains[:-1]:
-            axes.axvline(span.end - 0.5, color="0.8", linewidth=0.6)
-        _square_root(axes)
-        axes.set_xlim(-0.5, domains[-1].end - 0.5)
-        axes.grid(axis="x", visible=False)
+        square_root(axes)
         axes.set_xlabel("batch")
         axes.set_ylabel("error (%)")
-        top = axes.secondary_xaxis("top")
-        middles = [(span.start + span.end - 1) / 2 for span in domains]
-        top.set_xticks(middles, [s.label for s in domains], rotation=40, ha="left", rotation_mode="anchor")
-        top.tick_params(length=0)
-        top.spines["top"].set_visible(False)
+        name_domains(axes, domains)
         axes.legend(alignment="left", loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
-def risk_against_coverage(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
+def risk_against_coverage(runs: Sequence[Run] | Sequence[Group], path: str | os.PathLike[str]) -> None:
     """Draw the error among the most confident predictions against the share of them that is kept.
 
     Args:
         runs: Runs of one stream; one line a method and setting, its seeds pooled. The legend tells the mean AURC.
         path: PNG or PDF file to write.
     """
-    groups = group_runs(runs)
+    groups = as_groups(runs)
     with figure(path, width=6.4, height=4.2) as axes:
         for how, group in zip(looks([group.label for group in groups]), groups, strict=True):
             coverage, risk = risk_coverage(group.runs)
@@ -123,25 +113,31 @@ def risk_against_coverage(runs: Sequence[Run], path: str | os.PathLike[str]) -> 
                 label=f"{group.label}  {group.score('aurc').mean:.3f}",
             )
         axes.set_xlim(0, 101)
-        _square_root(axes)
+        square_root(axes)
         axes.set_xlabel("coverage (%)")
         axes.set_ylabel("error among those kept (%)")
         axes.legend(title="mean AURC", alignment="left", loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
-def cost_against_error(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
-    """Draw the mean error against the forward and backward passes of a batch, with the range over seeds.
+def cost_against_error(
+    runs: Sequence[Run] | Sequence[Group],
+    path: str | os.PathLike[str],
+    by: Literal["passes", "seconds"] = "passes",
+) -> None:
+    """Draw the mean error against what it costs, with the range over seeds.
 
     Args:
         runs: Runs of one stream; one point a method and setting.
         path: PNG or PDF file to write.
+        by: Forward and backward passes of a batch, which no machine changes, or seconds a domain.
     """
-    groups = group_runs(runs)
+    groups = as_groups(runs)
+    costs = [g.passes().mean if by == "passes" else g.score("seconds").mean / len(g.domains) for g in groups]
     with figure(path, width=6.4, height=4.2) as axes:
-        for how, group in zip(looks([group.label for group in groups]), groups, strict=True):
-            error, passes = group.score("error"), group.passes().mean
+        for how, group, cost in zip(looks([group.label for group in groups]), groups, costs, strict=True):
+            error = group.score("error")
             axes.errorbar(
-                passes,
+                cost,
                 error.mean,
                 yerr=[[error.mean - error.low], [error.high - error.mean]] if error.several else None,
                 color=how.colour,
@@ -151,24 +147,13 @@ def cost_against_error(runs: Sequence[Run], path: str | os.PathLike[str]) -> Non
                 linestyle="none",
                 label=group.label,
             )
-        axes.set_xscale("symlog", linthresh=1)
-        ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100, 200) if tick <= 2 * max(g.passes().mean for g in groups)]
-        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        low, high = 0.7 * min(costs), 1.5 * max(costs)
+        ticks = [m * 10.0**p for p in range(-6, 9) for m in (1, 2, 5) if low <= m * 10.0**p <= high]
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
-        axes.set_xlim(0.8, None)
-        _square_root(axes)
-        axes.set_xlabel("forward and backward passes a batch")
+        axes.set_xlim(low, high)
+        square_root(axes)
+        axes.set_xlabel("forward and backward passes a batch" if by == "passes" else "seconds a corruption")
         axes.set_ylabel("mean error (%)")
         axes.legend(alignment="left", loc="upper left", bbox_to_anchor=(1.01, 1))
-
-
-def _square_root(axes: Axes) -> None:
-    """Set an error in per cent on a square-root axis, so that 1 and 5 can be told apart where another is 90."""
-    from matplotlib.ticker import NullLocator  # slow to import, and needed only where a figure is drawn
-
-    top = axes.get_ylim()[1]
-    axes.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
-    ticks = [tick for tick in (0, 1, 2, 5, 10, 20, 30, 50, 75, 100) if tick <= top]
-    axes.set_yticks(ticks, [str(tick) for tick in ticks])
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylim(0, top)

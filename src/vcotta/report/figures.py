@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from vcotta.report.axes import name_domains
 from vcotta.report.canvas import figure
 from vcotta.report.curves import along_stream, noted, reliability_bins, spans
-from vcotta.report.groups import group_runs
+from vcotta.report.groups import Group, as_groups, group_runs
 from vcotta.report.looks import looks
 from vcotta.runs import Run
 
@@ -19,7 +20,7 @@ __all__ = ["alpha_along_stream", "error_by_corruption", "reliability"]
 LEAST_IN_BIN = 10
 
 
-def error_by_corruption(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
+def error_by_corruption(runs: Sequence[Run] | Sequence[Group], path: str | os.PathLike[str]) -> None:
     """Draw the error of each method on each domain in order of the stream, and the means beside them.
 
     Args:
@@ -29,7 +30,7 @@ def error_by_corruption(runs: Sequence[Run], path: str | os.PathLike[str]) -> No
     """
     from matplotlib.ticker import NullLocator  # slow to import, and needed only where a figure is drawn
 
-    groups = group_runs(runs)
+    groups = as_groups(runs)
     labels = groups[0].domains
     table = [[group.domain_score(place) for place in range(len(labels))] for group in groups]
     with figure(path, width=max(5.0, 3.5 + 0.4 * len(labels)), height=4.2) as axes:
@@ -82,23 +83,15 @@ def alpha_along_stream(run: Run, path: str | os.PathLike[str]) -> None:
         for span in domains:
             part = slice(span.start, span.end)
             axes.plot(np.arange(span.start, span.end), alphas[part], color=colour, lw=1.4, marker=".", markersize=3)
-        for span in domains[:-1]:
-            axes.axvline(span.end - 0.5, color="0.6", linewidth=0.8)
-        axes.set_xlim(-0.5, len(alphas) - 0.5)
         low, high = float(np.nanmin(alphas)), float(np.nanmax(alphas))
         room = max(0.02, 0.05 * (high - low))  # keeps a constant alpha from being drawn as rounding noise
         axes.set_ylim(max(low - room, -0.02), min(high + room, 1.02))
-        axes.grid(axis="x", visible=False)
         axes.set_xlabel("batch")
         axes.set_ylabel(r"$\alpha$, weight of the source prior")
-        top = axes.secondary_xaxis("top")
-        middles, labels = [(span.start + span.end - 1) / 2 for span in domains], [span.label for span in domains]
-        top.set_xticks(middles, labels, rotation=40, ha="left", rotation_mode="anchor")
-        top.tick_params(length=0)
-        top.spines["top"].set_visible(False)
+        name_domains(axes, domains)
 
 
-def reliability(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
+def reliability(runs: Sequence[Run] | Sequence[Group], path: str | os.PathLike[str]) -> None:
     """Draw accuracy against confidence over the whole stream, in 15 bins of equal width.
 
     Bins with fewer than ten predictions are left out. The ECE in the legend is the mean over domains, as in tables.
@@ -107,7 +100,7 @@ def reliability(runs: Sequence[Run], path: str | os.PathLike[str]) -> None:
         runs: Runs of one stream; one line a method and setting, its seeds pooled.
         path: PNG or PDF file to write.
     """
-    groups = group_runs(runs)
+    groups = as_groups(runs)
     with figure(path, width=6.4, height=4.2) as axes:
         axes.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle="--")
         for how, group in zip(looks([group.label for group in groups]), groups, strict=True):

@@ -11,7 +11,7 @@ from typing import Any
 from vcotta.report.domains import same_domains
 from vcotta.runs import Run
 
-__all__ = ["Group", "Score", "group_runs"]
+__all__ = ["Group", "Score", "as_groups", "group_runs", "labelled"]
 
 WHOLE_RUN = ("seconds", "peak_memory", "forwards", "backwards", "skipped")
 NAMED_SETTINGS = 3
@@ -117,6 +117,18 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         Group(label, tuple(runs[p] for p in part), tuple(summaries[p] for p in part), tuple(domains))
         for label, part in zip(labels, parts, strict=True)
     ]
+
+
+def as_groups(runs: Sequence[Run] | Sequence[Group]) -> list[Group]:
+    """Return groups as they are, and group runs."""
+    groups = [group for group in runs if isinstance(group, Group)]
+    return groups or group_runs([run for run in runs if isinstance(run, Run)])
+
+
+def labelled(label: str, runs: Sequence[Run]) -> Group:
+    """Take runs of one stream together under a name of the caller's."""
+    summaries, domains = same_domains(runs)
+    return Group(label, tuple(runs), tuple(summaries), tuple(domains))
 
 
 def _scale(key: str) -> float:

@@ -26,7 +26,8 @@ __all__ = ["html_page"]
 
 NOTES = {  # what adapters note, the most telling first
     "alpha": "weight of the source prior against the teacher's",
-    "kl": "divergence of the student from its prior: how far it has drifted",
+    "drift": "divergence of the teacher from the source network, in nats a weight",
+    "kl": "divergence of the student from its prior, as weighted in the loss",
     "entropy": "uncertainty of the prediction, in nats",
     "confidence": "mean confidence of the source network",
     "kept": "share of the images that were learned from",

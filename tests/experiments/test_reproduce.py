@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from vcotta.experiments.cells import Cell
+from vcotta.experiments.entries import ENTRIES
+from vcotta.experiments.entry import Asked
+from vcotta.experiments.grid import run_cells
+from vcotta.experiments.networks import Weights
+from vcotta.experiments.outcome import rows_as_json
+from vcotta.experiments.reproduce import reproduce
+from vcotta.models import save_weights
+from vcotta.runs import RECORDS, SUMMARY
+
+pytestmark = pytest.mark.filterwarnings("ignore:The frost photographs", "ignore:The paper")
+ASKED = Asked("digits", seeds=(0, 1), limit=6, quick=True, methods=("source", "bn"))
+
+
+@pytest.fixture
+def one_corruption(monkeypatch) -> None:
+    monkeypatch.setattr("vcotta.protocols.STANDARD", ("fog",))
+
+
+def test_an_outcome_is_a_page_a_picture_a_report_and_files_that_tell_the_same(quick, one_corruption) -> None:
+    found = reproduce(ENTRIES["selective"], ASKED, quick / "out", workers=1)
+    told = json.loads((found.folder / "outcome.json").read_text())
+    assert told["rows"] == rows_as_json(found.rows)
+    assert [row.runs for row in found.rows] == [2, 2]
+    page = (found.folder / "outcome.md").read_text()
+    asked = "--dataset digits --scale quick --preset best --seeds 0,1 --methods source,bn --limit 6"
+    assert f"vcotta reproduce selective {asked}" in page
+    assert found.table.markdown() in page
+    assert "(picture.png)" in page
+    assert "<!DOCTYPE html>" in (found.folder / "report.html").read_text()
+    assert str(quick) not in page + (found.folder / "outcome.json").read_text()
+
+
+def test_what_is_there_is_drawn_anew_and_its_cost_kept(quick, one_corruption, monkeypatch) -> None:
+    monkeypatch.setattr("vcotta.experiments.reproduce.html_page", lambda runs: "")
+    first = reproduce(ENTRIES["calibration"], ASKED, quick / "out", workers=1)
+    before = json.loads((first.folder / "outcome.json").read_text())
+    assert (before["cost"]["ran"], before["cost"]["cells"]) == (4, 4)
+    (first.folder / "picture.png").unlink()
+    again = reproduce(ENTRIES["calibration"], ASKED, quick / "out", workers=1)
+    assert json.loads((again.folder / "outcome.json").read_text()) == before
+    assert (again.folder / "picture.png").exists()
+    more = reproduce(ENTRIES["calibration"], replace(ASKED, seeds=(0, 1, 2)), quick / "out", workers=1)
+    assert json.loads((more.folder / "outcome.json").read_text())["cost"]["ran"] == 2
+
+
+def test_runs_from_other_networks_are_not_mixed(quick, one_corruption) -> None:
+    from vcotta.experiments.benchmark import find_benchmark
+
+    asked = replace(ASKED, seeds=(0,), methods=("source",))
+    path = quick / "other.safetensors"
+    save_weights(find_benchmark("digits").build(None, seed=5), path)
+    reproduce(ENTRIES["calibration"], asked, quick / "out", workers=1, weights=Weights(path))
+    with pytest.raises(ValueError, match="networks of the runs that are in"):
+        reproduce(ENTRIES["calibration"], asked, quick / "out", workers=1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this platform cannot kill")
+def test_a_killed_grid_leaves_no_process_behind_and_resumed_equals_one_that_was_not(quick) -> None:
+    cells = [Cell(f"tent {seed}", "digits", "tent", limit=30, batch_size=1, seed=seed) for seed in range(2)]
+    run_cells([replace(cell, limit=1) for cell in cells], quick / "fill", workers=1)  # the networks, for the workers
+    whole, out = quick / "whole", quick / "out"
+    run_cells(cells, whole, workers=2)
+    script = (
+        "from pathlib import Path\nfrom vcotta.experiments import grid\nfrom vcotta.experiments.cells import Cell\n"
+        "grid.CHECKPOINT_SECONDS = 0.0\n"
+        f"if __name__ == '__main__':\n    grid.run_cells({cells!r}, Path({str(out)!r}), workers=2)\n"
+    )
+    (quick / "grid.py").write_text(script)
+    process = subprocess.Popen([sys.executable, "-W", "ignore", str(quick / "grid.py")], start_new_session=True)
+    records = [out / cell.key / RECORDS for cell in cells]
+    _wait(lambda: all(path.exists() and len(path.read_bytes().splitlines()) > 100 for path in records))
+    process.kill()  # the parent alone
+    process.wait()
+    _wait(lambda: not _alive(process.pid))
+    assert not any((out / cell.key / SUMMARY).exists() for cell in cells)
+    assert all(any((out / cell.key / "checkpoints").iterdir()) for cell in cells)
+    run_cells(cells, out, workers=2)
+    for cell in cells:
+        assert (out / cell.key / RECORDS).read_bytes() == (whole / cell.key / RECORDS).read_bytes()
+
+
+def _wait(until, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.05)
+
+
+def _alive(group: int) -> bool:
+    """Whether any process of a group lives."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,52 @@
+import math
+
+import pytest
+from PIL import Image
+
+from vcotta.report.groups import labelled
+from vcotta.report.setting_figures import Series, bar_panels, curves, dots, notes_along_stream, stacked_bars
+
+NAN = math.nan
+LINES = [
+    Series("cotta", [5.0, 60.0, 4.0], [0.5, NAN, 1.0], [6.0, NAN, 3.0]),
+    Series("vcotta", [4.0, NAN, 3.0], [NAN, NAN, NAN], [NAN, NAN, NAN]),
+]
+
+
+@pytest.fixture
+def groups(make_run):
+    fog, snow = ("fog", 5), ("a very long name of a domain", 5)
+    runs = [make_run("vcotta", {fog: 1, snow: 2}, alphas=alphas) for alphas in ([0.5, 0.4, None, 0.2], [0.1] * 4)]
+    return [labelled(name, [run]) for name, run in zip(("adaptive", "fixed"), runs, strict=True)]
+
+
+DRAWINGS = {
+    "bars": lambda groups, path: bar_panels(["one", "a long name"], ["cotta", "vcotta"], _bars(), path),
+    "curves": lambda groups, path: curves(["0", "1e-4", "1/20"], LINES, "a setting", path),
+    "stacked": lambda groups, path: stacked_bars(["bn", "vcotta"], {"noise": [3.0, 1.0], "blur": [NAN, 2]}, "x", path),
+    "dots": lambda groups, path: dots({"cotta": [3.0, 4.0], "vcotta": [2.0]}, {"vcotta": 13.1}, "error", path),
+    "notes": lambda groups, path: notes_along_stream(groups, {"alpha": "alpha", "forwards": "passes"}, path),
+}
+
+
+def _bars():
+    return [Series("Error %", [3.0, NAN], [0.5, NAN], [4.0, NAN]), Series("NLL", [0.1, 0.2], [NAN, NAN], [NAN, NAN])]
+
+
+@pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
+def test_a_figure_is_the_same_bytes_each_time_with_nothing_at_its_edge(draw, groups, tmp_path):
+    for name in ("one.png", "two.png"):
+        draw(groups, tmp_path / name)
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+    with Image.open(tmp_path / "one.png") as image:
+        grey = image.convert("L")
+    width, height = grey.size
+    for edge in [(0, 0, width, 1), (0, height - 1, width, height), (0, 0, 1, height), (width - 1, 0, width, height)]:
+        assert grey.crop(edge).getextrema()[0] == 255, "a label is clipped"
+
+
+def test_paper_values_change_the_picture(tmp_path):
+    with_paper, without = tmp_path / "one.png", tmp_path / "two.png"
+    curves(["0", "1", "2"], LINES[:1], "a setting", with_paper)
+    curves(["0", "1", "2"], [Series("cotta", LINES[0].values, LINES[0].widths, [NAN] * 3)], "a setting", without)
+    assert with_paper.read_bytes() != without.read_bytes()
