@@ -212,6 +212,18 @@ def benchmark_text(name: str) -> str:
     return "\n".join(lines)
 
 
+def tent_again_text() -> str:
+    """How far apart two runs of TENT are."""
+    first, again = (
+        100 * json.loads((RESULTS / name / "tent" / "summary.json").read_text())["mean"]["error"]
+        for name in ("cifar10c", "cifar10c-again")
+    )
+    return (
+        f"TENT gave {first:.1f} % in the first run and {again:.1f} % in one with the same network rounded to bf16: at "
+        "its published step it is at the edge of collapse on this network, and one run of it says little."
+    )
+
+
 def offtheshelf_text() -> str:
     """Table of networks that others trained, on clean test images."""
     rows = json.loads((RESULTS / "offtheshelf.json").read_text())
@@ -450,6 +462,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "demo": demo_text,
     "corruptions": corruptions_text,
     "cifar10c": lambda: benchmark_text("cifar10c"),
+    "tent-again": tent_again_text,
     "cifar100c": lambda: benchmark_text("cifar100c"),
     "offtheshelf": offtheshelf_text,
     "load": load_text,
