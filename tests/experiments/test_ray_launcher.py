@@ -22,6 +22,7 @@ from vcotta.experiments import ray_launcher
 from vcotta.experiments.benchmark import find_benchmark
 from vcotta.experiments.cells import Cell
 from vcotta.experiments.grid import run_cells
+from vcotta.experiments.networks import Weights
 from vcotta.experiments.ray_launcher import RayLauncher
 from vcotta.models import save_weights
 from vcotta.runs import RECORDS
@@ -136,11 +137,11 @@ def _cluster() -> Iterator[Any]:
 
 
 @pytest.fixture
-def weights(tmp_path, monkeypatch) -> Path:
+def weights(tmp_path, monkeypatch) -> Weights:
     """An untrained network, and a cache of its own."""
     monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path / "cache"))
     save_weights(find_benchmark("digits").build(None), tmp_path / "plain.safetensors")
-    return tmp_path / "plain.safetensors"
+    return Weights(tmp_path / "plain.safetensors")
 
 
 def cells() -> list[Cell]:
@@ -196,6 +197,7 @@ def test_a_killed_worker_and_a_lost_machine_leave_the_records_of_the_local_launc
     run_cells(cells(), tmp_path / "local", weights=weights)
     told: list[tuple[int, int, float]] = []
     on_ray = {"weights": weights, "launcher": RayLauncher(cluster.address), "report": lambda *line: told.append(line)}
+    on_ray["checkpoint_seconds"] = 0.0
 
     out = tmp_path / "killed"
     killer = Killer(out / cells()[0].key, lambda pid: os.kill(pid, signal.SIGKILL))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from vcotta.corruptions import frost_source
 from vcotta.evaluate import run_stream
@@ -29,7 +30,13 @@ CHECKPOINT_SECONDS = 20.0
 
 
 def run_cell(
-    cell: Cell, folder: Path, *, weights: Weights | None = None, device: str = "cpu", progress: Report | None = None
+    cell: Cell,
+    folder: Path,
+    *,
+    weights: Weights | None = None,
+    device: str = "cpu",
+    checkpoint_seconds: float | None = None,
+    progress: Report | None = None,
 ) -> Run:
     """Run one cell into its folder; one that is finished is read, one that was stopped goes on."""
     if (folder / SUMMARY).exists():
@@ -54,7 +61,7 @@ def run_cell(
         manifest=facts,
         resume=True,
         checkpoint_every=CHECKPOINT_EVERY,
-        checkpoint_seconds=CHECKPOINT_SECONDS,
+        checkpoint_seconds=CHECKPOINT_SECONDS if checkpoint_seconds is None else checkpoint_seconds,
     )
 
 
@@ -66,6 +73,7 @@ def run_cells(
     launcher: Launcher | None = None,
     weights: Weights | None = None,
     device: str = "cpu",
+    checkpoint_seconds: float | None = None,
     report: Report | None = None,
 ) -> list[Run]:
     """Run many cells, each in a folder of ``out`` by its key, and return their runs in order.
@@ -80,11 +88,13 @@ def run_cells(
         launcher: Runs the cells elsewhere than in ``workers`` processes, for example `RayLauncher`.
         weights: Networks that were made elsewhere.
         device: Where to compute.
+        checkpoint_seconds: Seconds between two saved states of a run at least; None for `CHECKPOINT_SECONDS`.
         report: Called with (batches done, batches known of, cells finished) as the work goes on.
     """
     out, weights = out.absolute(), weights and weights.absolute()  # another process may be in another folder
+    shared: dict[str, Any] = {"weights": weights, "device": device, "checkpoint_seconds": checkpoint_seconds}
     jobs = {
-        out / cell.key: partial(run_cell, cell, out / cell.key, weights=weights, device=device)
+        out / cell.key: partial(run_cell, cell, out / cell.key, **shared)
         for cell in cells
         if not (out / cell.key / SUMMARY).exists()
     }
