@@ -19,10 +19,14 @@ import functools
 import json
 import shutil
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from headline_tables import HEADLINE
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -266,71 +270,6 @@ def times_text() -> str:
     return "\n".join([*lines, "", "Seconds by the wall clock."])
 
 
-def headline_text() -> str:
-    """The main table: mean over the seeds, and the range of the error."""
-    path = RESULTS / "cifar10c-headline.json"
-    if not path.exists():
-        return "The full-size runs have not been made yet; what is known comes from the smaller ones below."
-    rows = json.loads(path.read_text())
-    lines = [
-        "| Method | Preset | Error % | over seeds | NLL | Brier | ECE | s a corruption | peak GiB |",
-        "|:--|:--" + "|--:" * 7 + "|",
-    ]
-    for key in dict.fromkeys((row["method"], row["preset"]) for row in rows):
-        same = [row for row in rows if (row["method"], row["preset"]) == key]
-        mean = {name: statistics.mean(row[name] for row in same) for name in ("error", "nll", "brier", "ece")}
-        errors = [row["error"] for row in same]
-        seconds = statistics.mean(row["seconds_per_corruption"] for row in same)
-        over = f"{min(errors):.2f} to {max(errors):.2f} ({len(errors)})" if len(errors) > 1 else "1 run"
-        lines.append(
-            f"| {key[0]} | {key[1] or ''} | {mean['error']:.2f} | {over} | {mean['nll']:.3f} | {mean['brier']:.3f} "
-            f"| {mean['ece']:.3f} | {seconds:.2f} | {max(row['peak_gib'] for row in same):.2f} |"
-        )
-    return "\n".join(lines)
-
-
-def warmups_text() -> str:
-    """Table of warm-ups, scored by BN on the result."""
-    found = json.loads((RESULTS / "headline" / "warmups.json").read_text())
-    lines = [
-        "| kappa | r | lr | epochs | images | held out: error %, NLL | clean error % | the fifteen: error %, NLL |",
-        "|--:" * 8 + "|",
-    ]
-    for row in found["rows"]:
-        lr = "" if row["lr"] is None else f"{row['lr']:g}{' relative' * ('relative' in row['optimizer'])}"
-        standard = "" if row["standard_error"] is None else f"{row['standard_error']:.1f}, {row['standard_nll']:.3f}"
-        clean = "" if row["clean_error"] is None else f"{row['clean_error']:.2f}"
-        kappa, ratio = ("-" if row[key] is None else f"{row[key]:g}" for key in ("kl_weight", "sigma_ratio"))
-        lines.append(
-            f"| {kappa} | {ratio} | {lr} | {row['epochs']} | {row['images']} "
-            f"| {row['heldout_error']:.2f}, {row['heldout_nll']:.3f} | {clean} | {standard} |"
-        )
-    return "\n".join(
-        [*lines, "", f"{found['what']} {found['hardware']}, torch {found['torch']}, {found['precision']}."]
-    )
-
-
-def trials_text(place: int) -> str:
-    """Table of one set of trials."""
-    found = json.loads((RESULTS / "headline" / "trials.json").read_text())["sets"][place]
-    columns = {"source": "source", "teacher": "teacher", "image": "mixture", "anchored": "anchored", "pooled": "pooled"}
-    lines = [f"| Options | {' | '.join(columns.values())} |", "|:--" + "|--:" * len(columns) + "|"]
-    for row in found["rows"]:
-        options = ", ".join(f"{key}={value}" for key, value in row["options"].items())
-        cells = " | ".join(f"{row[key][0]:.2f} / {row[key][1]:.3f}" if key in row else "-" for key in columns)
-        lines.append(f"| {options} | {cells} |")
-    return "\n".join([*lines, "", f"{found['images']} images a corruption and severity, {found['views']} views."])
-
-
-def step_times_text() -> str:
-    """Table of what one step is made of."""
-    found = json.loads((RESULTS / "headline" / "step-times.json").read_text())
-    lines = ["| What | | ms |", "|:--|:--|--:|"]
-    lines += [f"| {row['what']} | {row['when']} | {row['ms']:g} |" for row in found["rows"]]
-    where = f"{found['hardware']}, torch {found['torch']}, cuDNN {found['cudnn']}, {found['precision']}"
-    return "\n".join([*lines, "", f"{where}; a large bf16 matrix product reaches {found['ceiling_tflops']} TFLOP/s."])
-
-
 def guards_text() -> str:
     """Table of what attacks leave of an adapter, with and without its guard."""
     found = json.loads((RESULTS / "guards.json").read_text())
@@ -468,10 +407,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "load": load_text,
     "times": times_text,
     "methods": methods_text,
-    "headline": headline_text,
-    "warmups": warmups_text,
-    **{f"trials-{place}": functools.partial(trials_text, place) for place in range(4)},
-    "step-times": step_times_text,
+    **HEADLINE,
     "guards": guards_text,
     "experiments": experiments_text,
     **{f"reproduce-{name}": functools.partial(reproduced_text, name) for name in _experiment_names()},

@@ -270,7 +270,7 @@ def noise_like(x: Tensor) -> Tensor:
         memory_format=torch.channels_last if last else torch.contiguous_format,  # numbers are drawn in memory order
     ).normal_()
     if block == 1:
-        return _share.take(whole)
+        return _share.take(whole).clone()  # a view would keep the noise of the whole batch until the backward pass
     return _share.take(whole.unflatten(0, (-1, block))).flatten(0, 1)
 
 
