@@ -118,7 +118,7 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
         _reset,
         methods=["POST"],
         response_model=ResetDone,
-        responses=_problems(401, 403, 422, 500, 503),
+        responses=_problems(401, 403, 422, 429, 500, 503),
         dependencies=[_bearer],
         summary="Return to the start",
     )
@@ -199,6 +199,7 @@ async def _state(
         "limits": asdict(service.limits),
         "token_needed": request.app.state.token_needed,
         "uptime": time.monotonic() - history.started,
+        "images": history.images,
         "guarded": history.guarded,
         "history": history.since(since),
         **service.facts(),

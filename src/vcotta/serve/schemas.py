@@ -97,5 +97,6 @@ class State(BaseModel):
     skipped: int
     changes: int
     waiting: int = Field(description="Images that wait for the adapter.")
+    images: int = Field(description="Images adapted to, since the server started.")
     guarded: int = Field(description="Batches in which a guard stepped in, since the server started.")
     history: list[StepInfo]
