@@ -86,7 +86,8 @@ def serve(
 
     Predictions, metrics and a status page; docs/operations.md tells it all.
 
-    SIGTERM or Ctrl-C ends it: what was accepted is answered and the state saved; the next start goes on from there.
+    SIGTERM or Ctrl-C ends it: open requests have 30 seconds to be answered, then the state is saved; the next start
+    goes on from there.
     """
     import torch
 
@@ -97,7 +98,7 @@ def serve(
 
     try:
         from vcotta.serve.app import create_app
-        from vcotta.serve.run import check_exposure, run_app
+        from vcotta.serve.run import check_exposure, run_app, signals_given_back
     except ImportError as error:
         raise ValueError(
             f"Expected the extra `serve`, but {error.name} is missing: pip install 'vcotta[serve]'"
@@ -123,8 +124,11 @@ def serve(
         runtime=runtime_for(device, precision),
         trusted=trust,
     )
-    with service:
+    with signals_given_back(), service:
         typer.echo(f"Serving {service.bundle.method} on {service.bundle.network.name}; state: {kept}, ", nl=False)
         typer.echo(f"after {service.changes} changes" if service.changes else "new")
         run_app(create_app(service, token), host, port)
+    if not service.keeper.has(service.changes):
+        typer.echo(f"Stopped; the state after {service.changes} changes could not be saved in {kept}", err=True)
+        raise typer.Exit(1)
     typer.echo(f"Stopped; the state after {service.changes} changes is in {kept}")
