@@ -99,6 +99,13 @@ def test_a_small_request_waits_for_others_and_no_longer_than_it_should(bundle, i
         assert service.predict(images(3)).result(10).batch_requests == 1
 
 
+@pytest.mark.parametrize("pool", [None, 4])
+def test_only_a_full_pool_is_compiled_for_however_small_the_first_request(bundle, images, pool) -> None:
+    with Service(bundle, pool=pool, wait=0.0) as service:
+        service.predict(images(2)).result(10)
+        assert service.engine.adapter.state_dict()["compiled_shape"] == [pool or 6, 3, 8, 8]
+
+
 def test_a_look_changes_nothing_and_is_never_pooled(service, images) -> None:
     go = held(service)
     futures = [service.predict(images(1)), service.predict(images(1), adapt=False), service.predict(images(1))]

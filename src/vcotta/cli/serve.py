@@ -24,6 +24,10 @@ def bundle(
         str | None, typer.Option(help="How images get their size: none, resize or res256crop224; by default by size.")
     ] = None,
     settings: Settings = None,
+    guard: Annotated[
+        bool,
+        typer.Option("--guard/--no-guard", help="Protect the served adapter from its stream, whatever the method."),
+    ] = True,
     seed: Seed = 0,
     device: Device = None,
     precision: Precision = None,
@@ -51,7 +55,7 @@ def bundle(
         adapter = adapter_for(benchmark, method, start, seed=seed, runtime=runtime, **options)
     name, more = benchmark.network_facts(model)
     names = benchmark.load().class_names
-    save_bundle(make_bundle(adapter, name, names, how, batch_size=benchmark.batch_size, **more), out)
+    save_bundle(make_bundle(adapter, name, names, how, batch_size=benchmark.batch_size, guard=guard, **more), out)
     typer.echo(f"Wrote {method} on {name} with {len(names)} classes to {out}")
 
 

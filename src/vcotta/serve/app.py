@@ -190,6 +190,7 @@ async def _state(
         "version": __version__,
         "network": bundle.network.name,
         "settings": bundle.settings,
+        "guard": bundle.guard,
         "bundle": bundle.sha256,
         "class_names": bundle.class_names,
         "channels": bundle.preprocess.channels,

@@ -84,6 +84,7 @@ class State(BaseModel):
     network: str
     method: str
     settings: dict[str, Any]
+    guard: dict[str, Any] | None = Field(description="The bounds of its guard, if it has one.")
     bundle: str = Field(description="SHA-256 of the bundle.")
     class_names: list[str]
     channels: int

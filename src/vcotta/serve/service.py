@@ -103,7 +103,7 @@ class Service:
     ) -> None:
         self.bundle, self.state, self.limits = bundle, state, limits or Limits()
         self.pool, self.wait = bundle.batch_size if pool is None else pool, wait
-        self.engine = Engine(bundle, runtime, trusted)
+        self.engine = Engine(bundle, runtime, trusted, self.pool)
         self.keeper = Keeper(state, bundle, checkpoint_seconds)
         self.history = History()
         self.changes = self.failed_batches = 0
