@@ -19,9 +19,10 @@ import torch
 from torch import nn
 
 from vcotta import build_adapter, evaluate, run_writer, state_files
+from vcotta import resume as vcotta_resume
 from vcotta.evaluate import run_stream
-from vcotta.resume import CHECKPOINTS, differences
-from vcotta.runs import Run
+from vcotta.resume import CHECKPOINTS, differences, restore
+from vcotta.runs import Run, read_manifest
 from vcotta.streams import Batch
 
 FILES = ["manifest.json", "records.jsonl", "summary.json", "timing.jsonl"]
@@ -280,6 +281,35 @@ def test_records_that_are_not_those_before_the_checkpoint_are_noticed(stopped, w
         resume(stopped, every=None)
     assert is_whole(stopped, whole)
     assert resumed_from(stopped) == [4]
+
+
+def test_a_refused_checkpoint_is_set_aside_and_not_removed(stopped) -> None:
+    flip(stopped / CHECKPOINTS / "6.safetensors")
+    with pytest.warns(UserWarning, match="is not used"):
+        restore(stopped, read_manifest(stopped), adapter())
+    assert checkpoints(stopped) == ["4.safetensors", "6.refused"]
+
+
+FAULTS = {
+    "unreadable": ("read_state", OSError(errno.EIO, "Input/output error")),
+    "no room on the device": ("load_state_dict", torch.OutOfMemoryError("out of memory")),
+}
+
+
+def raised(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_no_fault_of_a_checkpoint_is_raised_and_costs_none(stopped, monkeypatch, fault) -> None:
+    name, error = FAULTS[fault]
+    going_on, errors = adapter(), [error]
+    place = vcotta_resume if name == "read_state" else going_on
+    real = getattr(place, name)
+    monkeypatch.setattr(place, name, lambda *a: real(*a) if not errors else raised(errors.pop()))  # at first only
+    with pytest.raises(type(error)):
+        restore(stopped, read_manifest(stopped), going_on)
+    assert checkpoints(stopped) == ["4.safetensors", "6.safetensors"]
 
 
 class Other(Small):

@@ -85,6 +85,33 @@ def test_a_single_image_first_and_a_reset_do_not_spoil_the_fast_path(tiny, image
     assert len(traced) == 4
 
 
+def test_a_look_compiles_nothing_but_the_shape_that_is_compiled_already(tiny, images, traced) -> None:
+    adapter = build("vcotta", tiny(), views=2, runtime=Runtime(compile=True))
+    adapter.predict(images(3))
+    assert not traced
+    adapter(images(6))
+    seen = len(traced)
+    adapter.predict(images(3))
+    assert len(traced) == seen
+    adapter.predict(images(6))
+    assert len(traced) > seen
+
+
+def test_a_shape_that_is_fixed_outlives_small_batches_resets_and_states(tiny, images, traced) -> None:
+    other = build("vcotta", tiny(), views=2, runtime=Runtime(compile=True))
+    other(images(3))
+    adapter = build("vcotta", tiny(), views=2, runtime=Runtime(compile=True))
+    adapter.compile_for(images(6).shape)
+    traced.clear()
+    for change in (lambda: None, adapter.reset, lambda: adapter.load_state_dict(other.state_dict())):
+        change()
+        adapter(images(3))
+        assert not traced
+        adapter(images(6))
+        assert traced == [18, 18]
+        traced.clear()
+
+
 def test_what_is_left_open_is_the_plain_path_on_a_cpu() -> None:
     assert Runtime() == Runtime("cpu", "fp32", channels_last=False, compile=False)
     with pytest.raises(ValueError, match="precision"):

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from vcotta.files import sync_folder
 from vcotta.state_files import read_state, write_state
 
@@ -97,7 +99,9 @@ def save_checkpoint(
 
 
 def restore(folder: Path, manifest: dict[str, Any], adapter: Adapter) -> Place | None:
-    """Put the adapter into the state of the newest good checkpoint; each that is not good is told and removed.
+    """Put the adapter into the state of the newest good checkpoint; each newer one is told and renamed ``N.refused``.
+
+    What is no fault of a checkpoint, a disk that cannot be read or too little memory, is raised: it may be good.
 
     Args:
         folder: Folder of the run.
@@ -105,21 +109,26 @@ def restore(folder: Path, manifest: dict[str, Any], adapter: Adapter) -> Place |
         adapter: The adapter that is to go on.
 
     Returns:
-        Where the run goes on, or None if no checkpoint is good.
+        Where the run goes on, or None if no checkpoint is good; then all are left where they are.
+
+    Raises:
+        OSError: One cannot be read.
+        torch.OutOfMemoryError: There is no room for one.
     """
     for aside in (folder / CHECKPOINTS).glob(".*.safetensors"):  # half written by a process that was killed
         aside.unlink()
-    place, refused = None, []
+    refused: list[Path] = []
     for path in _newest_first(folder / CHECKPOINTS):
         try:
             place = _restore(path, manifest, adapter)
-            break
-        except (ValueError, OSError) as reason:
+        except ValueError as reason:
             warnings.warn(f"The checkpoint {path} is not used. {reason}", stacklevel=2)
             refused.append(path)
-    for path in refused:  # or it would outlive those to come, as the newest
-        path.unlink()
-    return place
+            continue
+        for other in refused:  # or it would outlive those to come, as the newest
+            other.replace(other.with_suffix(".refused"))
+        return place
+    return None
 
 
 def remove_checkpoints(folder: Path) -> None:
@@ -142,6 +151,8 @@ def _restore(path: Path, manifest: dict[str, Any], adapter: Adapter) -> Place:
     before = adapter.state_dict()
     try:
         adapter.load_state_dict(state)
+    except torch.OutOfMemoryError:
+        raise
     except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
         adapter.load_state_dict(before)  # whatever was loaded before the error, the start network included
         raise ValueError(f"It does not fit the adapter: {error}") from error
@@ -150,8 +161,10 @@ def _restore(path: Path, manifest: dict[str, Any], adapter: Adapter) -> Place:
 
 def _check_file(path: Path, mark: Mark) -> None:
     length, digest = mark
-    with path.open("rb") as file:
-        kept = file.read(length)
+    kept = b""
+    if path.exists():
+        with path.open("rb") as file:
+            kept = file.read(length)
     if len(kept) < length or hashlib.sha256(kept).hexdigest() != digest:
         raise ValueError(f"Expected {path} to begin with the {length} bytes written before it, but it does not.")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+import tempfile
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 
 from fastapi.testclient import TestClient
 
+from vcotta.serve import run
 from vcotta.serve.app import create_app
 from vcotta.serve.limits import Limits
 from vcotta.serve.run import check_exposure
@@ -170,6 +173,31 @@ def test_metrics_are_what_prometheus_reads(client, array) -> None:
     assert 'vcotta_predict_seconds_bucket{le="+Inf"} 2' in lines
     typed = [text.split()[2] for text in lines if text.startswith("# TYPE")]
     assert len(typed) == len(set(typed))
+
+
+def test_the_state_counts_the_images_of_all_batches_and_not_of_those_it_tells_alone(client, array) -> None:
+    for _ in range(2):
+        client.post("/v1/predict", content=array, headers=NPY | BEARER)
+    state = client.get("/v1/state?since=1").json()
+    assert (state["images"], len(state["history"])) == (12, 1)
+
+
+def test_a_form_is_never_written_to_disk(service, png, monkeypatch) -> None:
+    monkeypatch.setattr(tempfile.SpooledTemporaryFile, "rollover", lambda *_: pytest.fail("it was written to disk"))
+    client = TestClient(create_app(service))
+    content = png(700, 700)
+    assert len(content) > 2**20  # from where it would be by default
+    assert client.post("/v1/predict?adapt=false", files=files(content)).status_code == 200
+
+
+def test_a_second_signal_does_not_cost_the_state_that_is_being_saved(service, monkeypatch) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    monkeypatch.setattr(run._Server, "run", lambda _: None)
+    with run.signals_given_back():
+        run.run_app(create_app(service), "127.0.0.1", 0)
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_the_health_is_bad_once_the_service_stops(bundle) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from vcotta import build_adapter, to_variational
+from vcotta import Guard, build_adapter, to_variational
 from vcotta.data.digits import digits_network
 from vcotta.experiments.benchmark import find_benchmark
 from vcotta.models import build_network
@@ -35,6 +35,34 @@ def test_what_a_method_learned_of_source_data_comes_along(tmp_path, images) -> N
     adapter = build_adapter("eata", build_network("wrn-10-1", 2), source=source)
     save_bundle(make_bundle(adapter, "wrn-10-1", ["a", "b"], Preprocess(8)), tmp_path / "a")
     assert torch.equal(adapter(images(5)), Engine(load_bundle(tmp_path / "a")).adapter(images(5)))
+
+
+GUARDS = {
+    "the adapter's": (Guard(collapse=None), None, Guard(collapse=None)),
+    "the usual where it has none": (False, None, Guard()),
+    "none where none is wished": (True, False, None),
+    "the one that is wished": (True, Guard(patience=3), Guard(patience=3)),
+}
+
+
+@pytest.mark.parametrize("case", GUARDS)
+def test_the_server_has_the_guard_of_the_bundle(tmp_path, case) -> None:
+    of_adapter, wished, expected = GUARDS[case]
+    adapter = build_adapter("tent", build_network("wrn-10-1", 2), guard=of_adapter)
+    save_bundle(make_bundle(adapter, "wrn-10-1", ["a", "b"], Preprocess(8), guard=wished), tmp_path / "a")
+    assert Engine(load_bundle(tmp_path / "a")).adapter.guard == expected
+
+
+@pytest.mark.parametrize(("option", "expected"), [("--guard", Guard()), ("--no-guard", None)])
+def test_the_command_can_choose_the_guard(command, tmp_path, monkeypatch, option, expected) -> None:
+    monkeypatch.setattr("vcotta.experiments.setup.start_network", lambda *_, **__: digits_network())  # needs no training
+    code, _, told = command("bundle", "--method", "bn", option, "--out", str(tmp_path / "a"))
+    assert code == 0, told
+    assert load_bundle(tmp_path / "a").build_guard() == expected
+
+
+def test_a_bundle_from_before_guards_could_be_chosen_has_the_usual_one(bundle_path, tmp_path) -> None:
+    assert changed(bundle_path, tmp_path, lambda content: content.pop("guard")).build_guard() == Guard()
 
 
 def test_an_adapter_that_still_needs_source_data_is_not_bundled() -> None:
@@ -94,6 +122,8 @@ def test_the_operators_own_factory_is_called_when_named(tmp_path, monkeypatch, i
         (lambda c: c.update(method="os.system"), "method"),
         (lambda c: c["settings"].update(lr="fast"), "lr"),
         (lambda c: c["settings"].update(evil=1), "evil"),
+        (lambda c: c["guard"].update(evil=1), "evil"),
+        (lambda c: c["guard"].update(pull=7.0), "pull"),
         (lambda c: c["preprocess"].update(size=10**9), "size"),
         (lambda c: c["preprocess"].update(how="eval"), "how"),
         (lambda c: c.update(class_names=[1, 2, 3, 4]), "class names"),

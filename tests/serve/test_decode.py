@@ -74,8 +74,11 @@ def test_a_thin_image_is_refused_as_resizing_would_blow_it_up() -> None:
     assert refusal(decode_files, [bomb(1, 20_000_000)], SMALL, Limits()).status == 422
 
 
-def test_a_jpeg_with_endless_scans_is_refused(png) -> None:
-    content = png(16, 16, kind="JPEG", progressive=True)
+@pytest.mark.parametrize("kind", ["JPEG", "MPO"])
+def test_a_jpeg_with_endless_scans_is_refused(png, kind) -> None:
+    more = {"save_all": True, "append_images": [Image.new("RGB", (16, 16))]} if kind == "MPO" else {}
+    content = png(16, 16, kind=kind, progressive=True, **more)
+    assert Image.open(io.BytesIO(content)).format == kind
     assert decode_files([content], SMALL, Limits()).shape[0] == 1
     scan = content[content.rindex(b"\xff\xda") : -2]
     assert "scans" in refusal(decode_files, [content[:-2] + scan * 100 + content[-2:]], SMALL, Limits()).detail

@@ -134,6 +134,25 @@ def test_killed_it_goes_on_from_its_latest_checkpoint(bundle_path, tmp_path, npy
     assert server.stop() == 0
 
 
+def test_signals_in_a_hurry_do_not_cost_the_state(bundle_path, tmp_path, npy, images) -> None:
+    server = Server(bundle_path, tmp_path)
+    server.ask("/v1/predict", npy(images(6)))
+    for _ in range(20):
+        server.process.send_signal(signal.SIGINT)
+    assert server.stop() == 0, server.said
+    assert newest(tmp_path)["counters"]["steps"] == 1
+
+
+def test_a_state_that_could_not_be_saved_at_the_end_is_told_by_the_exit_code(
+    bundle_path, tmp_path, npy, images
+) -> None:
+    server = Server(bundle_path, tmp_path)
+    server.ask("/v1/predict", npy(images(6)))
+    (tmp_path / "state" / "checkpoints").write_text("no folder")
+    assert server.stop() == 1
+    assert "could not be saved" in server.said.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

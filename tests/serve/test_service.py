@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,13 @@ def test_a_small_request_waits_for_others_and_no_longer_than_it_should(bundle, i
         assert service.predict(images(3)).result(10).batch_requests == 1
 
 
+@pytest.mark.parametrize("pool", [None, 4])
+def test_only_a_full_pool_is_compiled_for_however_small_the_first_request(bundle, images, pool) -> None:
+    with Service(bundle, pool=pool, wait=0.0) as service:
+        service.predict(images(2)).result(10)
+        assert service.engine.adapter.state_dict()["compiled_shape"] == [pool or 6, 3, 8, 8]
+
+
 def test_a_look_changes_nothing_and_is_never_pooled(service, images) -> None:
     go = held(service)
     futures = [service.predict(images(1)), service.predict(images(1), adapt=False), service.predict(images(1))]
@@ -176,15 +184,61 @@ def test_more_than_the_queue_holds_is_told_to_come_back(bundle, images) -> None:
         assert [future.result(10).step for future in (first, *accepted)] == [1, 2, 3]
 
 
-def test_what_was_accepted_is_served_before_the_end_and_nothing_after(bundle, images) -> None:
-    service = Service(bundle)
+def status(future) -> int:
+    with pytest.raises(RefusedError) as refused:
+        future.result(10)
+    return refused.value.status
+
+
+def test_resets_do_not_evade_the_limit_of_the_queue(bundle, images) -> None:
+    with Service(bundle, limits=Limits(images=6, queue=6), wait=0.0) as service:
+        go = held(service)
+        service.reset()
+        while service._waiting:  # the worker has taken it, and is being held
+            pass
+        accepted = [service.reset() for _ in range(6)]
+        with pytest.raises(RefusedError) as refused:
+            service.reset()
+        assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
+        go.set()
+        assert [future.result(10).changes for future in accepted] == [2, 3, 4, 5, 6, 7]
+
+
+def test_at_the_end_the_batch_in_hand_is_finished_and_saved_and_the_rest_refused(bundle, tmp_path, images) -> None:
+    service = Service(bundle, state=tmp_path / "state")
     with service:
-        futures = [service.predict(images(6)) for _ in range(4)]
-    assert [future.result(0).step for future in futures] == [1, 2, 3, 4]
+        go = held(service)
+        first = service.predict(images(6))
+        while service.waiting:
+            pass
+        others = [service.predict(images(6)) for _ in range(3)]
+        others[0].add_done_callback(lambda _: go.set())  # only once those are refused
+    assert first.result(0).step == 1
+    assert [status(future) for future in others] == [503, 503, 503]
     with pytest.raises(RefusedError) as refused:
         service.predict(images(6))
     assert refused.value.status == 503
     assert not service.alive
+    with Service(bundle, state=tmp_path / "state") as again:
+        assert again.changes == 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_nobody_waits_for_a_worker_that_died(bundle, images) -> None:
+    with Service(bundle, wait=0.0) as service:
+        go = threading.Event()
+
+        def die(jobs):
+            go.wait(10)
+            raise SystemExit  # no Exception: nothing in the service catches it
+
+        service._serve = die
+        service.predict(images(6))
+        while service.waiting:
+            pass
+        left = service.predict(images(6))
+        go.set()
+        assert status(left) == 503
 
 
 @pytest.mark.parametrize(("method", "options"), [("tent", {}), ("cotta", {"views": 1})])
@@ -213,6 +267,22 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(bundle, tmp_
         assert service.changes == service.engine.adapter.steps == 1
 
 
+def test_without_a_usable_checkpoint_it_does_not_start_and_loses_none(bundle, tmp_path, images) -> None:
+    state = tmp_path / "state"
+    with Service(bundle, state=state) as service:
+        service.predict(images(6)).result(10)
+    other = replace(bundle, settings=bundle.settings | {"lr": 0.5})  # of the same file, as a newer vcotta might see it
+    for _ in range(2):
+        with (
+            pytest.warns(UserWarning, match="lr=0.01"),
+            pytest.raises(ValueError, match="another --state"),
+            Service(other, state=state),
+        ):
+            pass
+    with Service(bundle, state=state) as service:
+        assert service.changes == 1
+
+
 def test_the_state_of_another_bundle_is_refused_and_kept(bundle, tmp_path, images) -> None:
     state = tmp_path / "state"
     with Service(bundle, state=state) as service:
@@ -233,16 +303,19 @@ def test_two_servers_do_not_share_a_state(bundle, tmp_path) -> None:
         pass
 
 
-def test_a_full_disk_stops_nothing_but_the_saving(bundle, tmp_path, images, monkeypatch) -> None:
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), torch.OutOfMemoryError("full")])
+def test_what_keeps_it_from_saving_stops_nothing_but_that(bundle, tmp_path, images, monkeypatch, error) -> None:
     def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise error
 
     with Service(bundle, state=tmp_path / "state", checkpoint_seconds=0.0) as service:
         real = keeper.save_checkpoint
         monkeypatch.setattr(keeper, "save_checkpoint", full)
         assert [service.predict(images(6)).result(10).step for _ in range(3)] == [1, 2, 3]
         assert service.keeper.failures >= 2
+        assert not service.keeper.has(service.changes)
         monkeypatch.setattr(keeper, "save_checkpoint", real)
+    assert service.keeper.has(3)
     assert [path.name for path in Path(tmp_path / "state" / "checkpoints").iterdir()] == ["3.safetensors"]
 
 

@@ -24,6 +24,10 @@ def bundle(
         str | None, typer.Option(help="How images get their size: none, resize or res256crop224; by default by size.")
     ] = None,
     settings: Settings = None,
+    guard: Annotated[
+        bool,
+        typer.Option("--guard/--no-guard", help="Protect the served adapter from its stream, whatever the method."),
+    ] = True,
     seed: Seed = 0,
     device: Device = None,
     precision: Precision = None,
@@ -51,7 +55,7 @@ def bundle(
         adapter = adapter_for(benchmark, method, start, seed=seed, runtime=runtime, **options)
     name, more = benchmark.network_facts(model)
     names = benchmark.load().class_names
-    save_bundle(make_bundle(adapter, name, names, how, batch_size=benchmark.batch_size, **more), out)
+    save_bundle(make_bundle(adapter, name, names, how, batch_size=benchmark.batch_size, guard=guard, **more), out)
     typer.echo(f"Wrote {method} on {name} with {len(names)} classes to {out}")
 
 
@@ -86,7 +90,8 @@ def serve(
 
     Predictions, metrics and a status page; docs/operations.md tells it all.
 
-    SIGTERM or Ctrl-C ends it: what was accepted is answered and the state saved; the next start goes on from there.
+    SIGTERM or Ctrl-C ends it: open requests have 30 seconds to be answered, then the state is saved; the next start
+    goes on from there.
     """
     import torch
 
@@ -97,7 +102,7 @@ def serve(
 
     try:
         from vcotta.serve.app import create_app
-        from vcotta.serve.run import check_exposure, run_app
+        from vcotta.serve.run import check_exposure, run_app, signals_given_back
     except ImportError as error:
         raise ValueError(
             f"Expected the extra `serve`, but {error.name} is missing: pip install 'vcotta[serve]'"
@@ -123,8 +128,11 @@ def serve(
         runtime=runtime_for(device, precision),
         trusted=trust,
     )
-    with service:
+    with signals_given_back(), service:
         typer.echo(f"Serving {service.bundle.method} on {service.bundle.network.name}; state: {kept}, ", nl=False)
         typer.echo(f"after {service.changes} changes" if service.changes else "new")
         run_app(create_app(service, token), host, port)
+    if not service.keeper.has(service.changes):
+        typer.echo(f"Stopped; the state after {service.changes} changes could not be saved in {kept}", err=True)
+        raise typer.Exit(1)
     typer.echo(f"Stopped; the state after {service.changes} changes is in {kept}")

@@ -128,6 +128,7 @@ class Adapter(ABC):
         freeze_statistics(self.start)
         self._accepted: set[tuple[int, ...]] = set()
         self._notes: dict[str, Any] = {}
+        self._fixed_shape: tuple[int, ...] | None = None
         self.prepared = {}
         self.world = World()
         self.reset()
@@ -208,6 +209,7 @@ class Adapter(ABC):
         rng.load_state_dict(self._rng.state_dict())
         with torch.inference_mode(False):
             images = self._taken(images)
+            self._compiled_shape = self._compiled_shape or ()  # no shape: a look at a batch is not worth compiling for
             self._notes = {"forwards": 0, "backwards": 0, "skipped": False}
             try:
                 with rng.scope(), torch.no_grad():
@@ -229,7 +231,7 @@ class Adapter(ABC):
     def reset(self) -> None:
         """Return to the state the adapter started from, bit for bit."""
         self.networks, self.optimizer, self.memory, self.last = {}, None, {}, {}
-        self._compiled_shape = None
+        self._compiled_shape = self._fixed_shape
         self.steps = self.skipped = 0
         self.signals = {}
         self._recent = torch.empty(0, device=self.runtime.device)
@@ -243,6 +245,19 @@ class Adapter(ABC):
         self.memory = {}
         with self._rng.scope():
             self.setup(copy.deepcopy(self.start))
+
+    def compile_for(self, shape: Sequence[int]) -> None:
+        """Compile for batches of this shape alone, (batch, channels, height, width), now and after every reset or load.
+
+        Without it the fast path (``Runtime.compile``) is compiled for the first batch that it is shown, whatever its
+        size.
+
+        Example:
+            >>> from vcotta.methods import build_adapter
+            >>> adapter = build_adapter("cotta", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)))
+            >>> adapter.compile_for((64, 3, 2, 2))
+        """
+        self._fixed_shape = self._compiled_shape = tuple(shape)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config}, seed={self.seed}, steps={self.steps})"
@@ -269,12 +284,14 @@ class Adapter(ABC):
         """`logits` of several views without gradient, (views, batch, classes); each counts as a pass.
 
         On the fast path (``Runtime.compile``) many views make one compiled pass, in which BatchNorm keeps their
-        statistics apart. Batches of another shape than the first, the short last one say, are not worth compiling for.
+        statistics apart. Batches of another shape than the first, or than that of `compile_for`, the short last one
+        say, are not worth compiling for.
         """
         count, batch = views.shape[:2]
         together = self.runtime.compile and batch > 1
         if together:
-            self._compiled_shape = self._compiled_shape or tuple(views.shape[1:])
+            if self._compiled_shape is None:
+                self._compiled_shape = tuple(views.shape[1:])
             together = self._compiled_shape == tuple(views.shape[1:])
         if is_shared():  # one exchange of statistics for all views instead of one for each
             together = batch > 1
@@ -394,7 +411,8 @@ class Adapter(ABC):
         if self.optimizer is not None:
             self.optimizer.load_state_dict(state["optimizer"])
         self.memory, self.prepared = self._placed(state["memory"]), self._placed(state["prepared"])
-        self._compiled_shape = tuple(state["compiled_shape"]) if state["compiled_shape"] else None
+        saved = state["compiled_shape"]
+        self._compiled_shape = self._fixed_shape or (tuple(saved) if saved else None)
         self.seed = state["seed"]
         self._rng.load_state_dict(state["rng"])
         self.steps, self.skipped = state["counters"]["steps"], state["counters"]["skipped"]

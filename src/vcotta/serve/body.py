@@ -69,6 +69,7 @@ async def discard(request: Request, limits: Limits) -> None:
 
 async def _read_form(request: Request, limits: Limits) -> list[bytes]:
     parser = MultiPartParser(request.headers, _limited(request, limits), max_files=limits.images, max_fields=1)
+    parser.spool_max_size = limits.body  # in memory, which is counted, and never on disk, which is not
     try:
         form = await parser.parse()
     except MultiPartException as error:

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from vcotta._messages import unknown_name
 from vcotta.data.image_files import PREPROCESSES
 from vcotta.files import sha256
-from vcotta.methods import Adapter, configure
+from vcotta.guard import Guard
+from vcotta.methods import Adapter, choose_guard, configure
 from vcotta.models import NormalisedNetwork
 from vcotta.serve.factory import NetworkFacts, rebuild
 from vcotta.state_files import read_state, write_state
@@ -72,6 +73,7 @@ class Bundle:
         method: Name of the method, one of `list_methods`.
         settings: Every field of the method's config.
         prepared: What the method learned from source data, tensors by name.
+        guard: Every field of its `vcotta.Guard`, None for no protection.
         batch_size: Images in a batch the settings were made for.
         seed: Seed of the adapter.
         sha256: Hash of the file it was read from, empty if it was not.
@@ -84,6 +86,7 @@ class Bundle:
     method: str
     settings: dict[str, Any]
     prepared: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    guard: dict[str, Any] | None = field(default_factory=lambda: asdict(Guard()))
     batch_size: int = 64
     seed: int = 0
     sha256: str = ""
@@ -99,10 +102,15 @@ class Bundle:
             if not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in tensors.items()):
                 raise ValueError("Expected weights to be tensors by name, but found other things among them.")
         configure(self.method, **self.settings)  # raises if there is no such method or setting
+        self.build_guard()
 
     def build_network(self, trusted: str | None = None) -> nn.Module:
         """Make the network with its weights; see `vcotta.serve.factory.rebuild` for ``trusted``."""
         return rebuild(self.network, self.weights, trusted)
+
+    def build_guard(self) -> Guard | None:
+        """Make the adapter's protections, None for none."""
+        return None if self.guard is None else Guard(**self.guard)
 
 
 def make_bundle(
@@ -112,6 +120,7 @@ def make_bundle(
     preprocess: Preprocess,
     *,
     batch_size: int = 64,
+    guard: Guard | bool | None = None,
     **options: int,
 ) -> Bundle:
     """Make a bundle from an adapter; what it has learned at test time stays behind, what of source data comes along.
@@ -122,6 +131,8 @@ def make_bundle(
         class_names: What each output stands for.
         preprocess: How images are brought to the network's size.
         batch_size: Images in a batch the settings were made for; the server pools small requests up to it.
+        guard: Its protections when served; True for the usual ones, False for none, None for those of the adapter, or
+            the usual ones if it has none.
         options: Whole numbers `build_network` needs beside the name, such as ``stem_stride``.
 
     Example:
@@ -135,6 +146,7 @@ def make_bundle(
     mean, std = (start.mean, start.std) if isinstance(start, NormalisedNetwork) else (None, None)
     if adapter.needs_source and not adapter.prepared:
         raise ValueError(f"Expected {adapter.name} to be prepared on source data first, but it was not.")
+    chosen = choose_guard(adapter.name, adapter.guard or True if guard is None else guard, {})
     bundle = Bundle(
         network=NetworkFacts(network, len(class_names), options, mean, std),
         weights={name: tensor.detach().cpu().clone() for name, tensor in start.state_dict().items()},
@@ -143,6 +155,7 @@ def make_bundle(
         method=adapter.name,
         settings=asdict(adapter.config),
         prepared={name: tensor.detach().cpu().clone() for name, tensor in adapter.prepared.items()},
+        guard=None if chosen is None else asdict(chosen),
         batch_size=batch_size,
         seed=adapter.seed,
     )
@@ -160,6 +173,7 @@ def save_bundle(bundle: Bundle, path: str | os.PathLike[str]) -> None:
         "method": bundle.method,
         "settings": bundle.settings,
         "prepared": bundle.prepared,
+        "guard": bundle.guard,
         "batch_size": bundle.batch_size,
         "seed": bundle.seed,
     }

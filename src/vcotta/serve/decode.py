@@ -20,7 +20,7 @@ from vcotta.serve.limits import Limits, RefusedError
 
 __all__ = ["decode_files", "decode_npy"]
 
-_FORMATS = ("PNG", "JPEG")  # fewer decoders, fewer ways in
+_FORMATS = ("PNG", "JPEG")  # fewer decoders, fewer ways in; JPEG's also opens several JPEGs in one file, as MPO
 _MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"})  # eight bits a channel, or fewer
 _MOST_SCANS = 100  # a progressive JPEG has about ten; each one more makes the decoder pass over the whole image again
 _LONGEST = 20  # times the shorter side: resizing would make a thin image enormous
@@ -132,7 +132,7 @@ def _open(content: bytes, name: str, limits: Limits) -> Image.Image:
         )
     if image.mode not in _MODES:
         raise RefusedError(422, f"Expected {name} to have eight bits a channel, but its mode is {image.mode}.")
-    if image.format == "JPEG" and content.count(b"\xff\xda") > _MOST_SCANS:
+    if image.format != "PNG" and content.count(b"\xff\xda") > _MOST_SCANS:
         raise RefusedError(422, f"Expected {name} to have at most {_MOST_SCANS} scans, but it has more.")
     return image
 

@@ -47,6 +47,7 @@ class Engine:
         bundle: What to serve.
         runtime: Device and precision.
         trusted: The one factory outside vcotta, torchvision and timm that the bundle may name.
+        pool: Images of the batches that are worth compiling for; None for the bundle's batch size.
 
     Attributes:
         adapter: The adapter.
@@ -54,10 +55,15 @@ class Engine:
 
     adapter: Adapter
 
-    def __init__(self, bundle: Bundle, runtime: Runtime | None = None, trusted: str | None = None) -> None:
+    def __init__(
+        self, bundle: Bundle, runtime: Runtime | None = None, trusted: str | None = None, pool: int | None = None
+    ) -> None:
         model = bundle.build_network(trusted)
         shared: dict[str, Any] = {"seed": bundle.seed, "runtime": runtime or Runtime()}
-        self.adapter = build_adapter(bundle.method, model, guard=True, **shared, **bundle.settings)
+        self.adapter = build_adapter(
+            bundle.method, model, guard=bundle.build_guard() or False, **shared, **bundle.settings
+        )
+        self.adapter.compile_for((bundle.batch_size if pool is None else pool, *bundle.preprocess.shape))
         if bundle.prepared:
             self.adapter.adopt(bundle.prepared)
         image = torch.zeros(1, *bundle.preprocess.shape)

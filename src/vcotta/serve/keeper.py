@@ -10,7 +10,7 @@ from typing import Any
 
 from vcotta.files import write_json
 from vcotta.methods import Adapter
-from vcotta.resume import restore, save_checkpoint
+from vcotta.resume import CHECKPOINTS, restore, save_checkpoint
 from vcotta.serve.bundle import Bundle
 
 __all__ = ["Keeper"]
@@ -22,7 +22,7 @@ class Keeper:
     """Saves the adapter now and then, and finds it again after a restart.
 
     The folder holds ``manifest.json``, which names the bundle, and the newest two checkpoints. One that is damaged is
-    refused with a reason and the one before it used. A disk that is full stops nothing but the saving.
+    refused with a reason and the one before it used. Whatever keeps it from saving stops nothing but the saving.
 
     Args:
         folder: The folder; None keeps nothing.
@@ -40,7 +40,8 @@ class Keeper:
         """Put the adapter into the newest good state; return the number of changes it has seen.
 
         Raises:
-            ValueError: If the folder belongs to another bundle.
+            ValueError: If the folder belongs to another bundle, or none of its checkpoints can be used.
+            OSError: If one cannot be read.
         """
         if self.folder is None:
             return 0
@@ -50,14 +51,23 @@ class Keeper:
         else:
             write_json(path, self.manifest)
         place = restore(self.folder, self.manifest, adapter)
+        if place is None and any((self.folder / CHECKPOINTS).glob("*.safetensors")):
+            raise ValueError(
+                f"Expected a good checkpoint in {self.folder / CHECKPOINTS}, but none can be used (see above). "
+                "Give another --state folder, or remove it."
+            )
         self._saved = 0 if place is None else place.batches
         return self._saved
 
     def due(self, changes: int) -> float | None:
         """Seconds until the next checkpoint is due, 0 or less if it is; None if there is nothing new to save."""
-        if self.folder is None or changes == self._saved:
+        if self.has(changes):
             return None
         return self._tried + self.every - time.monotonic()
+
+    def has(self, changes: int) -> bool:
+        """Whether the state after so many changes is on disk, or none is to be."""
+        return self.folder is None or changes == self._saved
 
     def save(self, adapter: Adapter, changes: int) -> None:
         """Write a checkpoint unless the newest one is of this state; if that fails, say so and count it."""
@@ -66,9 +76,9 @@ class Keeper:
         self._tried = time.monotonic()
         try:
             save_checkpoint(self.folder, self.manifest, adapter, changes, {})
-        except OSError as error:
+        except Exception as error:  # a full disk, no memory for the copy: whatever it is, serving goes on
             self.failures += 1
-            _log.error("The state after %d changes could not be saved, serving goes on: %s", changes, error)
+            _log.exception("The state after %d changes could not be saved, serving goes on: %s", changes, error)
         else:
             self._saved = changes
 

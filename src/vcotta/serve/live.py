@@ -10,7 +10,7 @@ SCRIPT = """
   const say = (id, text) => { const e = get(id); if (e.textContent !== text) e.textContent = text; };
   const show = (x) => x === null || x === undefined ? '-' :
     Math.abs(x) >= 1000 ? Math.round(x).toLocaleString('en').replaceAll(',', ' ') : String(+x.toPrecision(3));
-  let entries = [], last = 0, uptime = 0, paused = false, images = 0;
+  let entries = [], last = 0, uptime = 0, paused = false;
 
   const rates = () => {
     if (!entries.length) return [];
@@ -58,17 +58,15 @@ SCRIPT = """
   };
 
   const take = (state) => {
-    if (state.uptime < uptime) { entries = []; images = 0; }
+    if (state.uptime < uptime) entries = [];
     uptime = state.uptime;
     entries = entries.concat(state.history).slice(-KEPT);
-    for (const e of state.history) images += e.images;
     if (entries.length) last = entries[entries.length - 1].change;
     const rate = rates();
     say('about', state.method + ' on ' + state.network + ', ' + state.class_names.length + ' classes, bundle ' +
       state.bundle.slice(0, 12) + ', vcotta ' + state.version + '.');
     say('tile-rate', show(rate.length ? rate[rate.length - 1][1] : 0));
-    say('tile-images', show(images));
-    for (const key of ['steps', 'waiting', 'guarded', 'skipped']) say('tile-' + key, show(state[key]));
+    for (const key of ['images', 'steps', 'waiting', 'guarded', 'skipped']) say('tile-' + key, show(state[key]));
     draw('rate', rate);
     for (const key of ['entropy', 'alpha', 'drift']) {
       draw(key, entries.filter((e) => e[key] !== null).map((e) => [e.at, e[key]]));

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
@@ -10,7 +12,9 @@ from fastapi import FastAPI
 
 from vcotta.serve.gate import is_loopback
 
-__all__ = ["check_exposure", "run_app"]
+__all__ = ["check_exposure", "run_app", "signals_given_back"]
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def check_exposure(host: str, token: str | None) -> None:
@@ -31,11 +35,13 @@ def check_exposure(host: str, token: str | None) -> None:
 def run_app(app: FastAPI, host: str, port: int, *, stop_seconds: float = 30.0) -> None:
     """Serve until SIGTERM or SIGINT; then take no new requests, answer those that came, and return.
 
+    From then on both signals are ignored: the caller still has a state to save. See `signals_given_back`.
+
     Args:
         app: The application.
         host: Address to listen on.
         port: Port; 0 for any free one.
-        stop_seconds: Seconds the open requests have to be answered at the end.
+        stop_seconds: Seconds the open requests have to be answered at the end; a second signal ends that at once.
     """
     config = uvicorn.Config(
         app,
@@ -49,10 +55,17 @@ def run_app(app: FastAPI, host: str, port: int, *, stop_seconds: float = 30.0) -
         timeout_keep_alive=10,
         timeout_graceful_shutdown=int(stop_seconds),
     )
-    # uvicorn raises the signal again when it has stopped: the caller still has a state to save then.
-    before = {number: signal.signal(number, _already_stopping) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in _SIGNALS:  # uvicorn has its own while it runs, and raises the signal again when it has stopped
+        signal.signal(number, _already_stopping)
+    _Server(config).run()
+
+
+@contextmanager
+def signals_given_back() -> Iterator[None]:
+    """At the end SIGTERM and SIGINT do again what they did before, whatever `run_app` made of them."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
-        _Server(config).run()
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -84,6 +84,7 @@ class State(BaseModel):
     network: str
     method: str
     settings: dict[str, Any]
+    guard: dict[str, Any] | None = Field(description="The bounds of its guard, if it has one.")
     bundle: str = Field(description="SHA-256 of the bundle.")
     class_names: list[str]
     channels: int
@@ -97,5 +98,6 @@ class State(BaseModel):
     skipped: int
     changes: int
     waiting: int = Field(description="Images that wait for the adapter.")
+    images: int = Field(description="Images adapted to, since the server started.")
     guarded: int = Field(description="Batches in which a guard stepped in, since the server started.")
     history: list[StepInfo]

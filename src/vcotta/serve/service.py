@@ -70,7 +70,9 @@ class _Job:
 
 
 class Service:
-    """A context manager: inside it requests are served, at its end what was accepted is finished and the state saved.
+    """A context manager: inside it requests are served.
+
+    At its end the batch in hand is finished, what still waits is refused (503), and the state is saved.
 
     Args:
         bundle: What to serve.
@@ -101,7 +103,7 @@ class Service:
     ) -> None:
         self.bundle, self.state, self.limits = bundle, state, limits or Limits()
         self.pool, self.wait = bundle.batch_size if pool is None else pool, wait
-        self.engine = Engine(bundle, runtime, trusted)
+        self.engine = Engine(bundle, runtime, trusted, self.pool)
         self.keeper = Keeper(state, bundle, checkpoint_seconds)
         self.history = History()
         self.changes = self.failed_batches = 0
@@ -125,9 +127,7 @@ class Service:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._ready:
-            self._stopping = True
-            self._ready.notify()
+        self._stop()
         self._worker.join()
         self._held.close()
 
@@ -142,7 +142,11 @@ class Service:
         return self._submit(_Job("adapt" if adapt else "look", images, coverage))
 
     def reset(self) -> Future[Served]:
-        """Queue a return to the start, behind what is waiting already."""
+        """Queue a return to the start, behind what is waiting already.
+
+        Raises:
+            RefusedError: As for `predict`.
+        """
         return self._submit(_Job("reset", torch.empty(0)))
 
     @property
@@ -158,12 +162,13 @@ class Service:
     def _submit(self, job: _Job) -> Future[Served]:
         with self._ready:
             if not self.alive:
-                raise RefusedError(503, "The server is stopping. Try again when it is back.", Retry_After="5")
-            if self._waiting_images + len(job) > self.limits.queue:
+                raise _stopping()
+            most = self.limits.queue
+            if self._waiting_images + len(job) > most or len(self._waiting) >= most:  # a reset has no images
                 raise RefusedError(
                     429,
-                    f"Expected at most {self.limits.queue} images to wait, but {self._waiting_images} do already. "
-                    "Try again in a moment.",
+                    f"Expected at most {most} images and as many requests to wait, but {self._waiting_images} images "
+                    f"in {len(self._waiting)} requests do already. Try again in a moment.",
                     Retry_After="1",
                 )
             job.future.set_running_or_notify_cancel()  # an accepted request is served, wanted or not
@@ -172,9 +177,24 @@ class Service:
             self._ready.notify()
         return job.future
 
+    def _stop(self) -> None:
+        """Take no more requests, and refuse those that wait."""
+        with self._ready:
+            self._stopping = True
+            while self._waiting:
+                self._take().future.set_exception(_stopping())
+            self._ready.notify()
+
     # Called by the worker alone.
 
     def _work(self) -> None:
+        try:
+            self._serve_all()
+        finally:  # whatever ended it, nobody waits for an answer that cannot come
+            self._stop()
+        self.keeper.save(self.engine.adapter, self.changes)
+
+    def _serve_all(self) -> None:
         while (jobs := self._next_batch()) is not None:
             try:
                 if jobs:
@@ -184,7 +204,6 @@ class Service:
                 self._refuse(jobs, error)
             if (due := self.keeper.due(self.changes)) is not None and due <= 0:
                 self.keeper.save(self.engine.adapter, self.changes)
-        self.keeper.save(self.engine.adapter, self.changes)
 
     def _next_batch(self) -> list[_Job] | None:
         """Wait for the jobs of the next batch; none if a checkpoint is due first, None when the end has come."""
@@ -290,3 +309,7 @@ class Service:
             "changes": self.changes,
             "waiting": self.waiting,
         }
+
+
+def _stopping() -> RefusedError:
+    return RefusedError(503, "The server is stopping. Try again when it is back.", Retry_After="5")
