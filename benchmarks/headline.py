@@ -29,12 +29,14 @@ import torch
 
 from vcotta.bayes import load_warmed
 from vcotta.corruptions import STANDARD, frost_source
-from vcotta.evaluate import run_stream
+from vcotta.evaluate import already_finished, run_stream
 from vcotta.experiments.benchmark import Benchmark, find_benchmark
 from vcotta.experiments.setup import adapter_for, stream_for
 from vcotta.files import write_json
+from vcotta.methods import configure
 from vcotta.runs import SUMMARY, Run
 from vcotta.runtime import Runtime
+from vcotta.streams import ContinualStream
 
 SEEDS = (0, 1, 2)
 ROUNDS = 10
@@ -116,15 +118,32 @@ def tf32(allowed: bool) -> Iterator[None]:
             switch.allow_tf32 = was
 
 
-def run(cell: Cell, benchmark: Benchmark, weights: Path, warmed: Path, out: Path, limit: int | None = None) -> Run:
-    """Run one cell and keep its files; ``limit`` makes it smaller, for a try."""
+def plan(cell: Cell, benchmark: Benchmark, limit: int | None) -> tuple[Runtime, ContinualStream, dict[str, Any]]:
+    """What a cell is run on, and what its manifest tells besides."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plain = {"precision": "fp32", "channels_last": False, "compile": False}
     runtime = Runtime(device, **plain) if cell.plain else Runtime(device)
+    stream = stream_for(benchmark, corruptions=STANDARD * cell.rounds, limit=limit or cell.limit, device=device)
+    return runtime, stream, {"cell": asdict(cell), "network": benchmark.network, "frost": frost_source()}
+
+
+def finished(cell: Cell, benchmark: Benchmark, out: Path, limit: int | None = None) -> bool:
+    """Whether a cell was run; one that was run with other settings is an error that says which."""
+    if not (out / cell.folder / SUMMARY).exists():
+        return False
+    runtime, stream, facts = plan(cell, benchmark, limit)
+    config = configure(cell.method, **{"dataset": benchmark.settings, **cell.options})
+    done = already_finished(
+        out / cell.folder, cell.method, config, stream, seed=cell.seed, runtime=runtime, manifest=facts
+    )
+    return done is not None
+
+
+def run(cell: Cell, benchmark: Benchmark, weights: Path, warmed: Path, out: Path, limit: int | None = None) -> Run:
+    """Run one cell and keep its files; ``limit`` makes it smaller, for a try."""
+    runtime, stream, facts = plan(cell, benchmark, limit)
     model = load_warmed(benchmark.build(None), warmed) if cell.warmed else benchmark.build(None, weights)
     adapter = adapter_for(benchmark, cell.method, model, seed=cell.seed, runtime=runtime, guard=False, **cell.options)
-    stream = stream_for(benchmark, corruptions=STANDARD * cell.rounds, limit=limit or cell.limit, device=device)
-    facts = {"cell": asdict(cell), "network": benchmark.network, "frost": frost_source()}
     with tf32(not cell.plain):
         return run_stream(adapter, stream, out / cell.folder, manifest=facts, overwrite=True)
 
@@ -190,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     start, benchmark = time.monotonic(), find_benchmark("cifar10")
     for cell in cells():
         wanted = (not asked.part or cell.part in asked.part) and (asked.only or "") in cell.folder
-        if not wanted or (out / cell.folder / SUMMARY).exists():
+        if not wanted or finished(cell, benchmark, out, asked.limit):
             continue
         if time.monotonic() - start > 60 * asked.minutes:
             print(f"{asked.minutes} minutes are over; {cell.folder} and what follows is left for the next time")

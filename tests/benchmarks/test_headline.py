@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,16 @@ def test_cells_run_once_and_are_collected(headline, files, tmp_path, capsys) -> 
     manifest = json.loads((tmp_path / "cifar10c-precision-manifests.json").read_text())["plain-0"]
     assert manifest["runtime"]["precision"] == "fp32"
     assert str(tmp_path) not in json.dumps(manifest)
+
+
+@pytest.mark.filterwarnings("ignore:The frost photographs")
+def test_a_run_that_was_made_with_other_settings_is_refused(headline, files, tmp_path, monkeypatch) -> None:
+    cell = [*files, "--out", str(tmp_path / "runs"), "--limit", "50", "--only", "main/bn-warmed"]
+    headline.main(cell)
+    digits = replace(BENCHMARKS["digits"], batch_size=25)
+    monkeypatch.setattr(headline, "find_benchmark", lambda name: digits)
+    with pytest.raises(ValueError, match="batch_size is 50 there and 25 here"):
+        headline.main(cell)
 
 
 def test_no_run_starts_after_the_time_is_over(headline, files, tmp_path, capsys) -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from vcotta.experiments import grid
+from vcotta.experiments.benchmark import BENCHMARKS
 from vcotta.experiments.cells import Cell
 from vcotta.experiments.entries import ENTRIES, Asked
 from vcotta.experiments.grid import run_cells
@@ -16,6 +18,7 @@ from vcotta.methods import METHODS
 from vcotta.runs import RECORDS, SUMMARY
 
 pytestmark = pytest.mark.filterwarnings("ignore:The frost photographs", "ignore:The paper")
+DIGITS = BENCHMARKS["digits"]
 
 
 @pytest.mark.parametrize("name", ENTRIES)
@@ -60,6 +63,25 @@ def test_finished_cells_are_not_repeated_and_stopped_ones_go_on(quick, monkeypat
     assert (out / cells[0].key / RECORDS).stat().st_mtime_ns == untouched
     for cell in cells:
         assert (out / cell.key / RECORDS).read_bytes() == (whole / cell.key / RECORDS).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"batch_size": 7}, "stream.batch_size is 50 there and 7 here"),
+        ({"warm_up": replace(DIGITS.warm_up, epochs=3)}, "warm_up.epochs is 10 there and 3 here"),
+        ({"training": replace(DIGITS.training, epochs=3)}, "training.epochs is 20 there and 3 here"),
+        ({"settings": "cifar10"}, "config.lr is .* here"),
+    ],
+)
+def test_a_finished_cell_that_was_made_with_other_defaults_is_refused(quick, monkeypatch, change, text) -> None:
+    monkeypatch.setattr("vcotta.protocols.STANDARD", ("fog",))
+    cells = [Cell("vcotta", "digits", "vcotta", {"preset": "best", "views": 1}, "warmed", limit=4)]
+    (made,) = run_cells(cells, quick / "out", workers=1)
+    assert run_cells(cells, quick / "out", workers=1) == [made]
+    monkeypatch.setitem(BENCHMARKS, "digits", replace(DIGITS, **change))
+    with pytest.raises(ValueError, match=rf"{text}.*another --out, or delete .*{cells[0].key}"):
+        run_cells(cells, quick / "out", workers=1)
 
 
 def test_parallel_processes_give_the_same_records(quick) -> None:

@@ -9,7 +9,8 @@ from vcotta.bayes import is_variational, save_warmed, to_variational
 from vcotta.data import batches
 from vcotta.experiments.benchmark import find_benchmark
 from vcotta.experiments.cells import Cell
-from vcotta.experiments.networks import Weights, network_for
+from vcotta.experiments.entry import Asked
+from vcotta.experiments.networks import Weights, network_for, recipe
 from vcotta.models import save_weights
 
 DIGITS = find_benchmark("digits")
@@ -36,6 +37,19 @@ def test_given_networks_are_taken_as_they_are(quick, files) -> None:
     unwarmed = network_for(replace(WARMED, start="unwarmed"), DIGITS, files)
     assert is_variational(unwarmed)
     assert torch.equal(first_weight(unwarmed), source)
+
+
+def test_the_papers_preset_warms_up_as_printed_or_takes_the_network_given(quick, files) -> None:
+    best, paper = (Asked("cifar10", preset).cell("vcotta") for preset in ("best", "paper"))
+    cifar = find_benchmark("cifar10")
+    assert recipe(best, cifar)["warm_up"]["kl_weight"] == 0.7
+    assert recipe(paper, cifar)["warm_up"]["kl_weight"] is None
+    assert best.key != paper.key
+    epochs = Asked("cifar10", "paper").cell("vcotta", warm_up={"epochs": 2})
+    assert epochs.warm_up == {"kl_weight": None, "epochs": 2}
+    found = network_for(replace(paper, dataset="digits"), DIGITS, files)
+    assert torch.equal(first_weight(found), first_weight(DIGITS.build(None, seed=8)))
+    assert recipe(paper, cifar, files) == {"training": None, "warm_up": None}
 
 
 @pytest.mark.parametrize("change", [{"warm_up": {"epochs": 2}}, {"source_share": 0.5}])

@@ -55,6 +55,26 @@ def test_the_papers_row_stands_below_ours_where_it_has_one() -> None:
     assert len(by_corruption(ENTRIES["main"], "digits", [row]).cells) == 1
 
 
+def test_seconds_leave_out_what_the_first_batch_took_longer(make_run) -> None:
+    run = make_run("cotta", {("fog", 5): 0, ("snow", 5): 0}, seconds=0.5)
+    run.timing[0]["seconds"] = 40.0
+    (row,) = outcome(ENTRIES["cost"], "cifar10", [Cell("cotta", "cifar10", "cotta")], [run])
+    assert row.scores["seconds"] == pytest.approx(2 * 0.5)
+
+
+def test_the_papers_seconds_stand_only_beside_as_much_work(make_run, monkeypatch) -> None:
+    run = make_run("cotta", {("fog", 5): 0})
+    whole, fewer = Cell("cotta", "cifar10", "cotta"), Cell("cotta", "cifar10", "cotta", {"views": 4})
+
+    def printed(cell: Cell) -> dict[str, float]:
+        return outcome(ENTRIES["cost"], "cifar10", [cell], [run])[0].paper
+
+    assert printed(whole) == {"peak_gib": 10.3}
+    monkeypatch.setattr("vcotta.experiments.outcome.PAPER_IMAGES", 40)  # as many as the run has
+    assert printed(whole) == {"seconds": 272.0, "peak_gib": 10.3}
+    assert printed(fewer) == {"peak_gib": 10.3}
+
+
 def test_orders_are_averaged_within_a_seed_before_the_interval_over_seeds(make_run) -> None:
     errors = {0: (2, 4), 1: (6, 12)}  # wrong of 20, by seed and order
     cells = [

@@ -67,6 +67,48 @@ def test_runs_from_other_networks_are_not_mixed(quick, one_corruption) -> None:
         reproduce(ENTRIES["calibration"], asked, quick / "out", workers=1)
 
 
+def test_data_sets_in_one_folder_have_networks_of_their_own(quick, one_corruption, monkeypatch) -> None:
+    from vcotta.experiments.benchmark import find_benchmark
+
+    digits, path = find_benchmark("digits"), quick / "other.safetensors"
+    save_weights(digits.build(None, seed=5), path)
+    for module in ("grid", "reproduce"):  # digits under another name
+        monkeypatch.setattr(f"vcotta.experiments.{module}.find_benchmark", lambda name: digits)
+    asked = replace(ASKED, seeds=(0,), methods=("source",))
+    other = replace(asked, dataset="cifar10")
+    reproduce(ENTRIES["calibration"], asked, quick / "out", workers=1)
+    reproduce(ENTRIES["calibration"], other, quick / "out", workers=1, weights=Weights(path))
+    with pytest.raises(ValueError, match="networks of the runs that are in"):
+        reproduce(ENTRIES["calibration"], other, quick / "out", workers=1)
+
+
+def test_the_cost_of_another_question_is_not_taken_over(quick, one_corruption, monkeypatch) -> None:
+    monkeypatch.setattr("vcotta.experiments.reproduce.html_page", lambda runs: "")
+    reproduce(ENTRIES["calibration"], ASKED, quick / "out", workers=1)
+    part = reproduce(ENTRIES["calibration"], replace(ASKED, seeds=(0,)), quick / "out", workers=1)
+    cost = json.loads((part.folder / "outcome.json").read_text())["cost"]
+    assert (cost["ran"], cost["cells"]) == (0, 2)
+
+
+def test_each_preset_has_a_folder_of_its_own(quick, one_corruption, monkeypatch) -> None:
+    monkeypatch.setattr("vcotta.experiments.reproduce.html_page", lambda runs: "")
+    asked = replace(ASKED, seeds=(0,), methods=("source",))
+    best = reproduce(ENTRIES["calibration"], asked, quick / "out", workers=1)
+    paper = reproduce(ENTRIES["calibration"], replace(asked, preset="paper"), quick / "out", workers=1)
+    assert (best.folder, paper.folder) == (quick / "out/calibration-digits", quick / "out/paper/calibration-digits")
+
+
+def test_the_cpu_seconds_of_other_machines_are_not_told(quick, one_corruption) -> None:
+    def elsewhere(jobs, board, *, device="cpu") -> None:
+        for job in jobs.values():
+            job()
+
+    asked = replace(ASKED, seeds=(0,), methods=("source",))
+    found = reproduce(ENTRIES["calibration"], asked, quick / "out", launcher=elsewhere)
+    assert "cpu_seconds" not in json.loads((found.folder / "outcome.json").read_text())["cost"]
+    assert "s of CPU" not in (found.folder / "outcome.md").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this platform cannot kill")
 def test_a_killed_grid_leaves_no_process_behind_and_resumed_equals_one_that_was_not(quick) -> None:

@@ -20,7 +20,7 @@ def reproduce(
     listed: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     dataset: Annotated[str, typer.Option(help="digits, cifar10, cifar100 or imagenet.")] = "digits",
     scale: Annotated[str, typer.Option(help="quick (fewer images, views and values) or full.")] = "quick",
-    preset: Annotated[str, typer.Option(help="VCoTTA's preset: best or paper.")] = "best",
+    preset: Annotated[str, typer.Option(help="VCoTTA's preset, with its warm-up: best or paper.")] = "best",
     seeds: Annotated[
         str | None, typer.Option(help="Seeds, separated by commas; by default 0,1,2, or 0 at quick beyond digits.")
     ] = None,
@@ -30,7 +30,8 @@ def reproduce(
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="The source network; not needed for digits.")] = None,
     warmed: Annotated[
-        Path | None, typer.Option(help="The same network from `vcotta warmup`, to be taken as it is.")
+        Path | None,
+        typer.Option(help="The same network from `vcotta warmup`, to be taken as it is, whatever the preset."),
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Use only this many images of each corruption.")] = None,
     out: Annotated[Path, typer.Option(help="Folder of runs and results; call again to go on.")] = Path("reproduced"),

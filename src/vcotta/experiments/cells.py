@@ -25,7 +25,7 @@ class Cell:
         method: The adapter.
         options: Its options beside the data set's settings.
         start: The network it starts from.
-        warm_up: Settings of the warm-up that differ from the benchmark's.
+        warm_up: Settings of the warm-up in place of the benchmark's.
         source_share: Share of the source images that the warm-up sees.
         protocol: Name of the test protocol, and its ``protocol_options``.
         batch_size: Images in a batch; None for the benchmark's own.

@@ -24,7 +24,7 @@ class Asked:
 
     Attributes:
         dataset: Name of the benchmark.
-        preset: VCoTTA's preset.
+        preset: VCoTTA's preset; ``paper`` also warms up with the printed weight of the divergence.
         seeds: Seeds to average over.
         limit: Images of each domain; None for all.
         views: Most views a method may use; None for its own number.
@@ -51,6 +51,8 @@ class Asked:
         if self.views is not None and "views" in METHODS[method].Config.__dataclass_fields__:
             options["views"] = min(self.views, options.get("views", self.views))
         start = more.pop("start", "warmed" if variational else "source")
+        if start == "warmed" and self.preset == "paper":
+            more["warm_up"] = {"kl_weight": None, **more.get("warm_up", {})}
         return Cell(label, self.dataset, method, options, start, limit=self.limit, **more)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,7 +45,7 @@ class LocalLauncher:
     """Runs jobs on this machine.
 
     Attributes:
-        workers: Processes, with one torch thread each; 1 runs everything in this one, as a GPU wants it.
+        workers: Processes, on a CPU with one torch thread each; 1 runs everything in this one, as a GPU wants it.
     """
 
     workers: int = 2
@@ -52,21 +53,37 @@ class LocalLauncher:
     def __call__(self, jobs: Mapping[Path, Job], board: Board, *, device: str = "cpu") -> None:
         """Run all jobs to their end, in the order given."""
         if self.workers == 1:
-            for folder, job in jobs.items():
-                job(progress=board.line(folder))
-                board.finish(folder)
+            with _one_thread() if torch.device(device).type == "cpu" else nullcontext():
+                for folder, job in jobs.items():
+                    job(progress=board.line(folder))
+                    board.finish(folder)
             return
-        context = multiprocessing.get_context("spawn")
+        context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
         pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_start)
         try:
             waiting: set[Future[None]] = {pool.submit(_work, job) for job in jobs.values()}
             while waiting:
                 done, waiting = wait(waiting, timeout=WATCH_SECONDS, return_when="FIRST_COMPLETED")
                 for future in done:
-                    future.result()  # a failure is raised at once; what else is running ends at its own pace
+                    future.result()
                 board.look()
+        except BaseException:
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()  # runs are made to be cut off anywhere
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One torch thread within the block, as workers have it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _start() -> None:

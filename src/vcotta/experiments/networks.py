@@ -7,11 +7,12 @@ import json
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from vcotta._version import __version__
-from vcotta.bayes import is_warmed_file, load_warmed, to_variational
+from vcotta.bayes import WarmUpConfig, is_warmed_file, load_warmed, to_variational
 from vcotta.experiments.benchmark import Benchmark
 from vcotta.experiments.cells import Cell
 from vcotta.experiments.setup import source_network, train_network, warm_network
@@ -21,7 +22,7 @@ from vcotta.locks import locked
 from vcotta.models import save_weights
 from vcotta.runtime import Runtime
 
-__all__ = ["Weights", "network_for"]
+__all__ = ["Weights", "network_for", "recipe"]
 
 SCRATCH_KL = 0.01
 """Weight of the divergence for a network from scratch, whose prior is a random start that must not hold it."""
@@ -35,7 +36,7 @@ class Weights:
 
     Attributes:
         source: The source network; None to train one on the spot, where the benchmark is that small.
-        warmed: That network warmed up, for cells that start so with the benchmark's own warm-up; None to warm up here.
+        warmed: That network warmed up, for cells that start so with the preset's own warm-up; None to warm up here.
     """
 
     source: Path | None = None
@@ -80,14 +81,11 @@ def network_for(
         runtime: Device and precision.
     """
     runtime, weights = runtime or Runtime(), weights or Weights()
-    usual = cell.start == "warmed" and not cell.warm_up and cell.source_share == 1
-    if usual and weights.warmed is not None:
+    if _takes_warmed(cell) and weights.warmed is not None:
         return load_warmed(benchmark.build(None, seed=cell.seed), weights.warmed)
-    config = replace(benchmark.warm_up, **cell.warm_up)
+    config = _warm_up(cell, benchmark)
     if cell.start == "scratch":
-        epochs = benchmark.training.epochs if benchmark.training else config.epochs
         model = benchmark.build(None, seed=cell.seed)
-        config = replace(config, epochs=epochs, lr=max(config.lr, SCRATCH_LR), kl_weight=SCRATCH_KL)
     else:
         model = _source(benchmark, weights.source, cell.seed, runtime)
     if cell.start == "source":
@@ -97,6 +95,37 @@ def network_for(
     benchmark = replace(benchmark, warm_up=config, source_share=cell.source_share)
     warm = partial(warm_network, benchmark, model, seed=cell.seed, runtime=runtime)
     return kept_warmed(benchmark, None, model, lambda path: warm(path=path), seed=cell.seed, runtime=runtime)[0]
+
+
+def recipe(cell: Cell, benchmark: Benchmark, weights: Weights | None = None) -> dict[str, Any]:
+    """Return the settings by which `network_for` makes a network, None for what it is given or does not do.
+
+    Example:
+        >>> from vcotta.experiments.benchmark import find_benchmark
+        >>> made = recipe(Cell("bn", "digits", "bn"), find_benchmark("digits"))
+        >>> made["training"]["epochs"], made["warm_up"]
+        (20, None)
+    """
+    weights = weights or Weights()
+    given = _takes_warmed(cell) and weights.warmed is not None
+    trained = weights.source is None and not given and cell.start != "scratch"
+    return {
+        "training": asdict(benchmark.training) if trained and benchmark.training else None,
+        "warm_up": None if given or cell.start == "source" else asdict(_warm_up(cell, benchmark)),
+    }
+
+
+def _takes_warmed(cell: Cell) -> bool:
+    """Whether a given warmed network will do: not where the warm-up is what is varied; its kappa is the preset's."""
+    return cell.start == "warmed" and not cell.warm_up.keys() - {"kl_weight"} and cell.source_share == 1
+
+
+def _warm_up(cell: Cell, benchmark: Benchmark) -> WarmUpConfig:
+    config = replace(benchmark.warm_up, **cell.warm_up)
+    if cell.start != "scratch":
+        return config
+    epochs = benchmark.training.epochs if benchmark.training else config.epochs
+    return replace(config, epochs=epochs, lr=max(config.lr, SCRATCH_LR), kl_weight=SCRATCH_KL)
 
 
 def _source(benchmark: Benchmark, weights: Path | None, seed: int, runtime: Runtime) -> nn.Module:

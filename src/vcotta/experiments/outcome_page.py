@@ -61,7 +61,8 @@ def made_of(told: Mapping[str, Any]) -> str:
     several = len(told["asked"]["seeds"]) > 1
     views = f", at most {asked['views']} views" if asked["views"] is not None else ""
     given = "".join(f", {kind} network {digest[:12]}" for kind, digest in told["networks"].items())
-    cpu = f" and {cost['cpu_seconds']:.0f} s of CPU" if told["runtime"]["device"] == "cpu" else ""
+    on_cpu = told["runtime"]["device"] == "cpu" and "cpu_seconds" in cost
+    cpu = f" and {cost['cpu_seconds']:.0f} s of CPU" if on_cpu else ""
     ran = "" if cost["ran"] == cost["cells"] else f" ({cost['ran']} of {cost['cells']} runs; the others were there)"
     return (
         f"{images} of each corruption{views}, seed{'s' * several} {_listed(asked['seeds'])}"

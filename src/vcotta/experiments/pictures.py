@@ -14,7 +14,7 @@ import numpy as np
 from vcotta.corruptions import GROUPS
 from vcotta.experiments.cells import Cell
 from vcotta.experiments.entry import Entry
-from vcotta.experiments.outcome import FORMS, Row, interval
+from vcotta.experiments.outcome import FORMS, Row, interval, steady
 from vcotta.report.comparison_figures import cost_against_error, error_heat_map, risk_against_coverage
 from vcotta.report.figures import reliability
 from vcotta.report.groups import Group, labelled
@@ -140,6 +140,11 @@ def _drift(found: _Found, path: Any) -> None:
     notes_along_stream(found.groups(), notes, path)
 
 
+def _cost(found: _Found, path: Any) -> None:
+    groups = [labelled(row.label, [steady(run) for run in found.members(row)]) for row in found.rows]
+    cost_against_error(groups, path, by="seconds")
+
+
 def _series(label: str, rows: Sequence[Row | None], score: str = "error") -> Series:
     """A score of some rows; not-a-number for a row that is not there."""
     return Series(
@@ -171,5 +176,5 @@ _DRAWINGS: dict[str, Callable[[_Found, str | os.PathLike[str]], None]] = {
     "drift": _drift,
     "risk": lambda found, path: risk_against_coverage(found.groups(), path),
     "reliability": lambda found, path: reliability(found.groups(), path),
-    "cost": lambda found, path: cost_against_error(found.groups(), path, by="seconds"),
+    "cost": _cost,
 }

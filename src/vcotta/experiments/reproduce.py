@@ -15,7 +15,7 @@ from vcotta.experiments.benchmark import find_benchmark
 from vcotta.experiments.cells import Cell
 from vcotta.experiments.entry import Asked, Entry
 from vcotta.experiments.grid import run_cells
-from vcotta.experiments.launch import Launcher
+from vcotta.experiments.launch import Launcher, LocalLauncher
 from vcotta.experiments.networks import Weights
 from vcotta.experiments.outcome import Row, outcome, rows_as_csv, rows_as_json, table
 from vcotta.experiments.outcome_page import outcome_page
@@ -29,7 +29,7 @@ from vcotta.runs import SUMMARY, Run
 
 __all__ = ["OUTCOME", "Reproduced", "reproduce", "scaled"]
 
-OUTCOME, NETWORKS = "outcome.json", "networks.json"
+OUTCOME = "outcome.json"
 _QUICK: dict[str, tuple[int, tuple[int, ...]]] = {"digits": (100, (0, 1, 2))}  # images of a corruption, seeds
 _QUICK_VIEWS = 4
 
@@ -110,12 +110,12 @@ def reproduce(
 
     Raises:
         ValueError: Something was asked for that the experiment does not have, or the runs that are already in ``out``
-            started from other networks.
+            started from other networks or were made with other settings.
     """
     find_benchmark(asked.dataset)
     cells = entry.all_cells(asked)
     networks = (weights or Weights()).hashes()
-    _check_networks(out / NETWORKS, networks)
+    _check_networks(out / f"networks-{asked.dataset}.json", networks)
     missing = sum(not (out / "runs" / key / SUMMARY).exists() for key in {cell.key for cell in cells})
     before = _clocks()
     runs = run_cells(
@@ -123,9 +123,13 @@ def reproduce(
     )
     spent = {clock: now - then for (clock, now), then in zip(_clocks().items(), before.values(), strict=True)}
     rows = outcome(entry, asked.dataset, cells, runs)
-    folder = out / f"{entry.name}-{asked.dataset}"
+    folder = (out if asked.preset == "best" else out / asked.preset) / f"{entry.name}-{asked.dataset}"
+    if not isinstance(launcher or LocalLauncher(), LocalLauncher):
+        spent.pop("cpu_seconds")  # the work was done by processes that are not ours
     cost = spent | {"ran": missing, "cells": len({cell.key for cell in cells})}
-    told = _told(entry, asked, networks, rows, runs[0].manifest, cost if missing else _earlier_cost(folder, cost))
+    told = _told(entry, asked, networks, rows, runs[0].manifest, cost)
+    if not missing:
+        told["cost"] = _earlier_cost(folder, told)
     _write(entry, told, cells, runs, rows, folder)
     return Reproduced(rows, table(entry, rows), folder)
 
@@ -167,7 +171,7 @@ def _write_report(runs: Mapping[str, Run], path: Path) -> None:
 
 
 def _check_networks(path: Path, networks: Mapping[str, str]) -> None:
-    """Runs are known by their settings alone, so that all in one folder have to start from the same files."""
+    """Runs are known by their settings alone, so that all of a data set here have to start from the same files."""
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
         if before != networks:
@@ -179,10 +183,14 @@ def _check_networks(path: Path, networks: Mapping[str, str]) -> None:
         write_json(path, networks)
 
 
-def _earlier_cost(folder: Path, cost: dict[str, Any]) -> Any:
-    """What the runs took when they were made, if that is known."""
+def _earlier_cost(folder: Path, told: dict[str, Any]) -> Any:
+    """What the runs took when they were made, if that is known of just these."""
     path = folder / OUTCOME
-    return json.loads(path.read_text(encoding="utf-8"))["cost"] if path.exists() else cost
+    if path.exists():
+        before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(told))
+        if all(before[key] == now[key] for key in ("asked", "networks")):
+            return before["cost"]
+    return told["cost"]
 
 
 def _clocks() -> dict[str, float]:
