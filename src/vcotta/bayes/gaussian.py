@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -129,12 +130,37 @@ def _kl_to_frozen(posterior: _Parameters, priors: list[tuple[float | Tensor, _Pa
         priors = [(weight, [(name, m.float(), r.float()) for name, m, r in prior]) for weight, prior in priors]
         return _kl_to_frozen(posterior, priors, compiled)
     blank = means[0].detach().new_ones(())
-    kl: Tensor = _FrozenPriorKL.apply([(blank * weight, prior) for weight, prior in priors], compiled, *means, *rhos)
+    weighted = [(blank * weight, prior) for weight, prior in priors]
+    if not torch.is_grad_enabled():
+        return _over_tensors(_kl_value, weighted, compiled, means, rhos)[0].sum()
+    kl: Tensor = _FrozenPriorKL.apply(weighted, compiled, *means, *rhos)
     return kl
 
 
+def _over_tensors(
+    formula: Callable[..., tuple[Tensor, ...]],
+    priors: list[tuple[Tensor, _Parameters]],
+    compiled: bool,
+    means: Sequence[Tensor],
+    rhos: Sequence[Tensor],
+) -> tuple[Tensor, list[list[Tensor]]]:
+    """Values of a formula for each tensor, and what else it gives, in the shape of the tensor."""
+    weights = torch.stack([weight for weight, _ in priors])
+    values, others = [], []
+    for place, (mean, rho) in enumerate(zip(means, rhos, strict=True)):
+        layer = [mean, rho, *(tensor for _, prior in priors for tensor in prior[place][1:])]
+        if compiled and alike(*layer):
+            value, *found = fused(formula)(weights, *map(flat, layer))
+            found = [shaped(other, mean) for other in found]
+        else:
+            value, *found = formula(weights, *layer)
+        values.append(value)
+        others.append(found)
+    return torch.stack(values), others
+
+
 class _FrozenPriorKL(torch.autograd.Function):
-    r"""Value and gradient of :math:`\sum_k w_k\,\mathrm{KL}(q\|p_k)`, tensor by tensor, see `_weighted_kl`.
+    r"""Value and gradient of :math:`\sum_k w_k\,\mathrm{KL}(q\|p_k)`, tensor by tensor, see `_kl_and_slopes`.
 
     The gradient is computed along with the value, which costs autograd's graph, and most of its memory traffic,
     nothing.
@@ -143,19 +169,9 @@ class _FrozenPriorKL(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, priors: list[tuple[Tensor, _Parameters]], compiled: bool, *parameters: Tensor) -> Tensor:
         half = len(parameters) // 2
-        weights = torch.stack([weight for weight, _ in priors])
-        values, slopes = [], []
-        for place, (mean, rho) in enumerate(zip(parameters[:half], parameters[half:], strict=True)):
-            layer = [mean, rho, *(tensor for _, prior in priors for tensor in prior[place][1:])]
-            if compiled and alike(*layer):
-                value, *found = fused(_weighted_kl)(weights, *map(flat, layer))
-                found = [shaped(slope, mean) for slope in found]
-            else:
-                value, *found = _weighted_kl(weights, *layer)
-            values.append(value)
-            slopes.append(found)
+        values, slopes = _over_tensors(_kl_and_slopes, priors, compiled, parameters[:half], parameters[half:])
         ctx.save_for_backward(*(to_mean for to_mean, _ in slopes), *(to_rho for _, to_rho in slopes))
-        return torch.stack(values).sum()
+        return values.sum()
 
     @staticmethod
     @once_differentiable
@@ -163,20 +179,28 @@ class _FrozenPriorKL(torch.autograd.Function):
         return (None, None, *torch._foreach_mul(ctx.saved_tensors, grad))
 
 
-def _weighted_kl(weights: Tensor, mean: Tensor, rho: Tensor, *priors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    r"""The weighted sum of one tensor's divergences to (mean, rho) of each prior, and its slopes for mean and rho.
+def _kl_value(weights: Tensor, mean: Tensor, rho: Tensor, *priors: Tensor) -> tuple[Tensor]:
+    """The weighted sum of one tensor's divergences to (mean, rho) of each prior.
 
     With r = sigma_q / sigma_p and s = (mu_q - mu_p) / sigma_p the divergence of one weight is
-    (r - 1) - log(1 + (r - 1)) + ((r - 1)^2 + s^2) / 2, exactly zero at r = 1, s = 0; its slope is s / sigma_p for mu_q
-    and r / sigma_p - 1 / sigma_q for sigma_q.
+    (r - 1) - log(1 + (r - 1)) + ((r - 1)^2 + s^2) / 2, exactly zero at r = 1, s = 0.
     """
-    sigma = F.softplus(rho)
-    value, to_mean, to_sigma = torch.zeros_like(mean), torch.zeros_like(mean), torch.zeros_like(mean)
+    sigma, total = F.softplus(rho), mean.new_zeros(())
     for weight, prior_mean, prior_rho in zip(weights, priors[::2], priors[1::2], strict=True):
         scale = F.softplus(prior_rho)
-        ratio, shift = sigma / scale, (mean - prior_mean) / scale
-        excess = ratio - 1
-        value = value + weight * (excess - excess.log1p() + 0.5 * (excess.square() + shift.square()))
-        to_mean = to_mean + weight * shift / scale
-        to_sigma = to_sigma + weight * (ratio / scale - 1 / sigma)
-    return value.sum(), to_mean, to_sigma * rho.sigmoid()  # the slope of softplus
+        excess, shift = sigma / scale - 1, (mean - prior_mean) / scale
+        total = total + weight * (excess - excess.log1p() + 0.5 * (excess.square() + shift.square())).sum()
+    return (total,)
+
+
+def _kl_and_slopes(weights: Tensor, mean: Tensor, rho: Tensor, *priors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`_kl_value`, and its slopes for mean and rho: those of one weight are s / sigma_p and r / sigma_p - 1 / sigma_q.
+
+    The latter, for sigma_q, is multiplied by the slope of softplus.
+    """
+    sigma, to_mean, to_sigma = F.softplus(rho), torch.zeros_like(mean), torch.zeros_like(mean)
+    for weight, prior_mean, prior_rho in zip(weights, priors[::2], priors[1::2], strict=True):
+        scale = F.softplus(prior_rho)
+        to_mean = to_mean + weight * (mean - prior_mean) / scale.square()
+        to_sigma = to_sigma + weight * (sigma / scale.square() - 1 / sigma)
+    return (*_kl_value(weights, mean, rho, *priors), to_mean, to_sigma * rho.sigmoid())
