@@ -55,9 +55,7 @@ def test_the_server_has_the_guard_of_the_bundle(tmp_path, case) -> None:
 
 @pytest.mark.parametrize(("option", "expected"), [("--guard", Guard()), ("--no-guard", None)])
 def test_the_command_can_choose_the_guard(command, tmp_path, monkeypatch, option, expected) -> None:
-    monkeypatch.setattr(
-        "vcotta.experiments.setup.start_network", lambda *_, **__: digits_network()
-    )  # needs no training
+    monkeypatch.setattr("vcotta.experiments.setup.start_network", lambda *_, **__: digits_network())  # untrained
     code, _, told = command("bundle", "--method", "bn", option, "--out", str(tmp_path / "a"))
     assert code == 0, told
     assert load_bundle(tmp_path / "a").build_guard() == expected
