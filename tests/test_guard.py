@@ -8,7 +8,9 @@ import torch
 
 import vcotta
 from vcotta import Guard, VCoTTA, VCoTTAConfig, build_adapter, to_variational
+from vcotta.bayes import variational_parameters
 from vcotta.guard import Watch
+from vcotta.methods.losses import entropy
 
 
 def says(labels, sureness: float = 8.0, classes: int = 4) -> torch.Tensor:
@@ -28,11 +30,10 @@ def used(guard: Guard, batches: int = 5) -> Watch:
 
 
 def look(watch: Watch, source: torch.Tensor, adapted: torch.Tensor, drift: float | None = None) -> list[str]:
-    watch.look(source, adapted)
-    found = watch.signals(None if drift is None else torch.tensor(drift))
-    read = {key: value.item() for key, value in found.items()}
-    causes = watch.verdict(read, source.shape[-1])
-    assert watch.calm.item() == (not set(causes) - {"drift"})
+    watch.look(source, adapted, None if drift is None else torch.tensor(drift))
+    read = {key: value.item() for key, value in watch.signals().items()}
+    causes = watch.verdict(read)
+    assert watch.calm.item() == (not causes)
     return causes
 
 
@@ -84,6 +85,63 @@ def test_a_source_that_was_always_unsure_is_no_reason_to_stop() -> None:
     assert all(not look(watch, says(MIXED, 0.5), says(MIXED, 0.5)) for _ in range(50))
 
 
+def spread(nats: float, classes: int, batch: int = 50) -> torch.Tensor:
+    """Log-probabilities of this entropy, each image with the next class on top."""
+    low, high = 0.0, 40.0
+    for _ in range(50):  # the entropy falls as the network gets surer
+        middle = (low + high) / 2
+        surer = entropy(says([0], middle, classes)).item() > nats
+        low, high = (middle, high) if surer else (low, middle)
+    return says(torch.arange(batch) % classes, low, classes)
+
+
+def lived(levels: list[tuple[float, int]], classes: int, guard: Guard | None = None) -> list[list[str]]:
+    """What a guard says at each batch of a stream whose source entropy is at these levels for so many batches."""
+    watch = Watch(guard or Guard(), "cpu")
+    batches = [(spread(nats, classes), count) for nats, count in levels]
+    return [look(watch, batch, batch) for batch, count in batches for _ in range(count)]
+
+
+def test_with_many_classes_a_source_of_ordinary_doubt_is_calm_and_a_uniform_one_is_not() -> None:
+    corruptions = [(nats, 50) for nats in (0.3, 2.5, 0.3, 1.6, 0.35, 2.5)]
+    said = lived([*corruptions, (math.log(100), 40)], 100)
+    assert not any(said[:300])
+    assert said[-1] == ["unsure"]
+
+
+def test_chance_is_beyond_the_bound_however_unsure_the_past_was() -> None:
+    for classes, usual in ((4, 1.1), (10, 2.0), (100, 4.0), (1000, 6.0)):
+        said = lived([(usual, 100), (math.log(classes), 40)], classes)
+        assert not any(said[:100])
+        assert said[-1] == ["unsure"]
+
+
+def test_a_return_to_a_level_that_was_usual_once_is_no_alarm() -> None:
+    assert not any(lived([(1.0, 20), (0.1, 200), (1.0, 50)], 10))  # the easy stretch is twenty windows long
+    assert lived([(0.1, 220), (1.0, 50)], 10)[-1] == ["unsure"]
+
+
+def test_a_thousand_classes_are_judged_after_two_thousand_images_but_their_histogram_later() -> None:
+    watch, ordinary = Watch(Guard(), "cpu"), spread(1.0, 1000)
+    for _ in range(41):
+        assert not look(watch, ordinary, ordinary, drift=0.1)
+    assert set(measured(watch)) == {"unsure", "contradiction", "drift"}
+    for _ in range(20):
+        causes = look(watch, spread(6.9, 1000), spread(6.9, 1000), drift=0.1)
+    assert causes == ["unsure"]
+    watch.seen = 50_000
+    look(watch, ordinary, ordinary, drift=0.1)
+    assert "collapse" in measured(watch)
+
+
+def measured(watch: Watch) -> list[str]:
+    return [name for name in watch.signals() if not name.endswith("alarm")]
+
+
+def test_a_bound_of_zero_is_not_an_alarm_for_ever() -> None:
+    assert not any(lived([(0.3, 40)], 10, Guard(unsure=0.0)))
+
+
 def test_nothing_is_judged_before_the_window_has_passed() -> None:
     watch = Watch(Guard(window=100), "cpu")
     for strange in (*STRANGE.values(), *STRANGE.values())[:5]:
@@ -113,10 +171,35 @@ def test_drift_is_measured_against_what_it_was_after_the_window() -> None:
     assert causes == [[]] * 6 + [["drift"]]
 
 
+def test_a_drift_that_is_not_a_number_is_beyond_the_bound_and_never_the_measure() -> None:
+    watch = Watch(Guard(window=100), "cpu")
+    causes = [look(watch, says(MIXED), says(MIXED), drift) for drift in (*[math.nan] * 5, 0.1, math.nan, 0.1)]
+    assert causes == [[]] * 6 + [["drift"], []]
+
+
+def test_nothing_is_learned_beyond_the_drift_bound(tiny, images) -> None:
+    adapter = guarded(tiny, collapse=None, drift=10.0, pull=0.0)
+    for seed in range(5):
+        adapter(images(seed=seed))
+    with torch.no_grad():
+        for _, mean, _ in variational_parameters(adapter.networks["student"]):
+            mean.mul_(3)
+    before = weights(adapter)
+    adapter(images(seed=5))
+    assert adapter.last["guard"] == {"causes": ["drift"], "action": "pull"}
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(adapter), strict=True))
+
+
+def test_a_guard_without_drift_does_not_compute_it(tiny, images, monkeypatch) -> None:
+    monkeypatch.setattr(VCoTTA, "drift", lambda self: pytest.fail("The divergence was computed."))
+    guarded(tiny, drift=None)(images())
+
+
 def test_probabilities_that_are_not_numbers_count_as_unsure_and_do_not_spread() -> None:
     watch = used(Guard(window=100))
     broken = torch.full((20, 4), math.nan)
-    assert until(watch, broken, broken)[1]
+    assert until(watch, broken, broken)[1] == ["unsure"]
+    assert 0 < watch.state_dict()["memory"]["entropy"] <= math.log(4)
     assert all(tensor.isfinite().all() for tensor in watch.state_dict()["memory"].values())
 
 
@@ -226,6 +309,13 @@ def test_a_quiet_guard_changes_nothing(tiny, images) -> None:
         assert torch.equal(free(images(seed=seed)), watched(images(seed=seed)))
         assert free.last == watched.last
     assert all(torch.equal(a, b) for a, b in zip(weights(free), weights(watched), strict=True))
+
+
+def test_a_quiet_guard_changes_nothing_of_a_rival_but_the_passes_counted(tiny, images) -> None:
+    free, watched = (build_adapter("tent", tiny(), guard=guard) for guard in (False, True))
+    for seed in range(8):
+        assert torch.equal(free(images(seed=seed)), watched(images(seed=seed)))
+        assert watched.last == free.last | {"forwards": free.last["forwards"] + 1}
 
 
 class Bursting(torch.nn.Module):

@@ -79,6 +79,13 @@ def test_the_share_answered_is_that_of_the_streams_own_past() -> None:
     assert not abstain(torch.full((3,), 0.9), recent, 1.0).any()
 
 
+def test_an_answer_that_is_not_a_number_is_withheld_and_does_not_move_the_bound() -> None:
+    recent, answers = torch.linspace(0, 1, 200), torch.tensor([0.1, torch.nan, 0.9])
+    assert abstain(answers, recent, 0.8).tolist() == [False, True, True]
+    assert abstain(answers, torch.cat([recent, answers[1:2]]), 0.8).tolist() == [False, True, True]
+    assert abstain(answers[1:2], answers[1:2], 1.0).tolist() == [True]
+
+
 def test_withholding_lowers_the_risk_as_the_risk_coverage_curve_says() -> None:
     draws = torch.Generator().manual_seed(0)
     truth = 2 * torch.randn(4000, 5, generator=draws).double()

@@ -25,6 +25,8 @@ towards the source; ``restart`` from the source; or ``pause``, wait at the sourc
 
 SURE = 0.9
 """Probability from which the source counts as sure of an image."""
+ENOUGH = 2000
+"""Images that tell what is usual of an average, however many classes there are; a histogram takes 50 a class."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +38,20 @@ class Guard:
     first ``window`` images, which tell what is usual.
 
     Attributes:
-        unsure: The source network's mean entropy over recent images may reach this share of log C, for C classes, or
-            three times its past level, if that is more. Beyond, the source knows nothing of what it sees (noise, a
-            constant image, one class that BatchNorm cannot normalise), and there is nothing to learn from it.
+        unsure: Of what the source network could tell about an image, log C nats for C classes but log 10 at most, its
+            mean over recent images, log C - entropy, may lack this share; where it told less in the past, it may lack
+            a quarter of that. Beyond, the source knows nothing of what it sees (noise, a constant image, one class
+            that BatchNorm cannot normalise), and there is nothing to learn from it.
         contradiction: Of the recent images that the source is sure of (probability 0.9), the adapted network may
             call this share something else.
         collapse: The class histogram of recent predictions may be this far from its past, in total variation, 0 to 1.
             It cannot tell a collapse from a stream that is sorted by class: switch it off for those.
         drift: KL(student || source) for each weight may be so many times what it was after ``window`` images (or 1,
-            if that is more). Variational networks only.
+            if that is more). Variational networks only; None saves the time to compute it.
         pull: Share of the way back to the source that the networks are taken at each such batch, 0 to 1.
         patience: After so many such batches in a row the adapter starts again from the source.
-        window: Images of a histogram, and of the beginning; None for 50 a class. Entropies and contradictions are
-            averaged over a fifth of it.
+        window: Images of a histogram, and of the beginning; None for 50 a class, and at most 2000 for all but the
+            histogram. Entropies and contradictions are averaged over a fifth of it.
 
     Example:
         >>> Guard(collapse=None)  # labels come in any order
@@ -91,7 +94,6 @@ class Watch:
     def __init__(self, guard: Guard, device: torch.device | str) -> None:
         self.guard, self.device = guard, device
         self.seen = self.alarms = 0
-        self.usual_drift: float | None = None
         self.looked = False
         self._memory: dict[str, Tensor] = {"calm": torch.ones((), dtype=torch.bool, device=device)}
         self._signals: dict[str, Tensor] = {}
@@ -102,60 +104,69 @@ class Watch:
         return self._memory["calm"]
 
     @torch.no_grad()
-    def look(self, source: Tensor, adapted: Tensor) -> None:
-        """Judge a batch by the log-probabilities that the source and the adapted network give it, (batch, classes)."""
+    def look(self, source: Tensor, adapted: Tensor, drift: Tensor | None = None) -> None:
+        """Judge a batch by the log-probabilities that the source and the adapted network give it, (batch, classes).
+
+        ``drift`` is the scalar of `Adapter.drift`, on the device.
+        """
         batch, classes = source.shape
         window = self.guard.window or 50 * classes
+        brief = self.guard.window or min(window, ENOUGH)
         plain = batch / (self.seen + batch)  # share in a mean over everything, where that is not long yet
-        fast, slow = (max(1 - (1 - 1 / max(1, size)) ** batch, plain) for size in (window / 5, window))
+        fast, slow, slowest = (max(1 - (1 - 1 / max(1, n)) ** batch, plain) for n in (brief / 5, brief, window))
         now = _averages(source, adapted)
         before = self._memory if self.seen else now
-        recent = {key: before[key].lerp(value, slow if key == "classes" else fast) for key, value in now.items()}
-        if self.seen < window:
-            self._signals, calm = {}, torch.ones_like(self.calm)
-            past = {"past_entropy": recent["entropy"], "past_classes": recent["classes"]}
-        else:
-            past = {key: self._memory[key] for key in ("past_entropy", "past_classes")}
-            calm = self._judge(recent, past, math.log(classes))
-            rising = recent["entropy"] > past["past_entropy"]  # what is usual falls at once and rises slowly
-            share = slow * calm.float()  # no torch.where of numbers: those would be copied to the device
-            past = {
-                "past_entropy": past["past_entropy"].lerp(recent["entropy"], share * (1 - 0.9 * rising.float())),
-                "past_classes": past["past_classes"].lerp(recent["classes"], share / 10),
-            }
+        recent = {key: before[key].lerp(value, slowest if key == "classes" else fast) for key, value in now.items()}
+        begun, settled = self.seen >= brief, self.seen >= window
+        past = {
+            "past_entropy": self._memory["past_entropy"] if begun else recent["entropy"],
+            "past_classes": self._memory["past_classes"] if settled else recent["classes"],
+        }
+        if drift is not None:
+            past["past_drift"] = self._memory["past_drift"] if begun else drift.nan_to_num(0.0, 0.0)
+        self._signals = self._measure(recent, past, drift, settled) if begun else {}
+        alarms = self._alarms(past, math.log(classes))
+        calm = ~torch.stack([*alarms.values(), torch.zeros_like(self.calm)]).any()
+        self._signals |= alarms
+        share = calm.float() / 10  # no torch.where of numbers: those would be copied to the device
+        falling = (recent["entropy"] < past["past_entropy"]).float()  # a level that was calm stays so for long
+        past["past_entropy"] = past["past_entropy"].lerp(recent["entropy"], slow * share * (1 - 0.9 * falling))
+        past["past_classes"] = past["past_classes"].lerp(recent["classes"], slowest * share)
         self._memory = {"calm": calm, **recent, **past}
         self.seen += batch
         self.looked = True
 
-    def _judge(self, recent: dict[str, Tensor], past: dict[str, Tensor], chance: float) -> Tensor:
-        guard = self.guard
-        bounds = {
-            "unsure": guard.unsure and (3 * past["past_entropy"]).clamp_min(guard.unsure * chance),
-            "contradiction": guard.contradiction,
-            "collapse": guard.collapse,
-        }
-        self._signals = {
+    def _measure(
+        self, recent: dict[str, Tensor], past: dict[str, Tensor], drift: Tensor | None, settled: bool
+    ) -> dict[str, Tensor]:
+        measured = {
             "unsure": recent["entropy"],
             "contradiction": recent["contradicted"] / recent["sure"].clamp_min(0.1),
-            "collapse": (recent["classes"] - past["past_classes"]).abs().sum() / 2,
         }
-        alarms = {name: self._signals[name] > bound for name, bound in bounds.items() if bound is not None}
-        self._signals |= {f"{name} alarm": alarm for name, alarm in alarms.items()}
-        return ~torch.stack([*alarms.values(), torch.zeros_like(self.calm)]).any()
+        if settled:
+            measured["collapse"] = (recent["classes"] - past["past_classes"]).abs().sum() / 2
+        return measured if drift is None else measured | {"drift": drift}
 
-    def signals(self, drift: Tensor | None) -> dict[str, Tensor]:
+    def _alarms(self, past: dict[str, Tensor], chance: float) -> dict[str, Tensor]:
+        """Which of the signals are beyond their bounds; one that is not a number is."""
+        guard, bounds = self.guard, dict[str, Tensor | float | None]()
+        bounds |= {"contradiction": guard.contradiction, "collapse": guard.collapse}
+        if guard.unsure is not None:
+            least = (1 - guard.unsure) * min(chance, math.log(10))  # what the source must tell, in nats
+            bounds["unsure"] = chance - (0.75 * (chance - past["past_entropy"])).clamp_max(least)
+        if guard.drift is not None and "past_drift" in past:
+            bounds["drift"] = guard.drift * past["past_drift"].clamp_min(1)
+        judged = ((name, value, bounds.get(name)) for name, value in self._signals.items())
+        return {f"{name} alarm": ~(value <= bound) for name, value, bound in judged if bound is not None}
+
+    def signals(self) -> dict[str, Tensor]:
         """What the host is to read of this step: the numbers, and which of them are beyond their bounds."""
         self.looked = False
-        return self._signals | ({} if drift is None or self.guard.drift is None else {"drift": drift})
+        return self._signals
 
-    def verdict(self, read: dict[str, Any], classes: int) -> list[str]:
+    def verdict(self, read: dict[str, Any]) -> list[str]:
         """Return which bounds the step was beyond, from what was read of its `signals`; count it."""
         causes = [name.removesuffix(" alarm") for name, value in read.items() if value is True]
-        if (drift := read.get("drift")) is not None and self.guard.drift is not None:
-            if self.seen < (self.guard.window or 50 * classes):
-                self.usual_drift = drift
-            elif drift > self.guard.drift * max(1.0, self.usual_drift or 0.0):
-                causes.append("drift")
         self.alarms = self.alarms + 1 if causes else 0
         return causes
 
@@ -164,14 +175,14 @@ class Watch:
         return {
             "settings": asdict(self.guard),
             "memory": {name: tensor.clone() for name, tensor in self._memory.items()},
-            "counts": {"seen": self.seen, "alarms": self.alarms, "usual_drift": self.usual_drift},
+            "counts": {"seen": self.seen, "alarms": self.alarms},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict` of the same settings."""
         self._memory = {name: tensor.to(self.device, copy=True) for name, tensor in state["memory"].items()}
         counts = state["counts"]
-        self.seen, self.alarms, self.usual_drift = counts["seen"], counts["alarms"], counts["usual_drift"]
+        self.seen, self.alarms = counts["seen"], counts["alarms"]
         self._signals, self.looked = {}, False
 
 
@@ -181,7 +192,7 @@ def _averages(source: Tensor, adapted: Tensor) -> dict[str, Tensor]:
     sure, choice = confidence > SURE, adapted.argmax(-1)
     one_hot = choice.unsqueeze(-1) == torch.arange(source.shape[-1], device=source.device)
     return {
-        "entropy": -(source.exp() * source).sum(-1).nan_to_num(nan=math.log(source.shape[-1])).mean(),
+        "entropy": torch.special.entr(source.exp()).sum(-1).nan_to_num(nan=math.log(source.shape[-1])).mean(),
         "sure": sure.float().mean(),
         "contradicted": (sure & (label != choice)).float().mean(),
         "classes": one_hot.float().mean(0),

@@ -72,7 +72,8 @@ def abstain(entropies: Tensor, recent: Tensor, coverage: float | None) -> Tensor
     The bound is the coverage's quantile of the entropies that the adapter's answers to the latest images of the stream
     had: on a stream as it was so far that share is answered, and when it gets harder more is withheld. A bound from the
     batch alone would withhold a fixed share of every batch, the best and the worst. While fewer than a hundred images
-    have been seen, the batch itself counts as well.
+    have been seen, the batch itself counts as well. An answer that is not a number is withheld, and tells nothing of
+    what is usual.
 
     Args:
         entropies: Of the answers in question, (batch,).
@@ -86,4 +87,4 @@ def abstain(entropies: Tensor, recent: Tensor, coverage: float | None) -> Tensor
     if coverage is None:
         return torch.zeros_like(entropies, dtype=torch.bool)
     usual = recent if len(recent) >= _ENOUGH else torch.cat([recent, entropies])
-    return entropies > usual.double().quantile(coverage).to(entropies.dtype)
+    return ~(entropies <= usual.double().nanquantile(coverage).to(entropies.dtype))

@@ -45,10 +45,11 @@ def test_a_gpu_stream_leaves_the_global_generators_and_is_saved_with_its_own(nam
 def test_a_guard_judges_without_the_host_waiting() -> None:
     watch = Watch(Guard(window=8), "cuda")
     source, adapted = torch.randn(2, 8, 4, device="cuda").log_softmax(-1)
+    drift = torch.ones((), device="cuda")
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(3):
-            watch.look(source, adapted)
+            watch.look(source, adapted, drift)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert watch.calm.is_cuda

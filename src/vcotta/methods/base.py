@@ -182,7 +182,7 @@ class Adapter(ABC):
             self.last = {key: value for key, value in read.items() if key not in watched}
             self.skipped += self.last["skipped"]
             judged = {key.removeprefix("guard "): read[key] for key in watched}
-            intervene(self, self._watch, judged, log_probs.shape[-1])
+            intervene(self, self._watch, judged)
         return log_probs
 
     def predict(self, images: Tensor, *, samples: int = 8, coverage: float | None = None) -> Prediction:
@@ -348,7 +348,7 @@ class Adapter(ABC):
         forbids is this batch's; other methods are watched after their step, which forbids the next.
         """
         if self._watch is not None:
-            self._watch.look(source, adapted)
+            self._watch.look(source, adapted, None if self._watch.guard.drift is None else self.drift())
 
     def drift(self) -> Tensor | None:
         """How far the method is from the source, KL in nats a weight; None where there is no such number."""

@@ -20,16 +20,17 @@ __all__ = ["intervene", "signals"]
 def signals(adapter: Adapter, watch: Watch | None, images: Tensor, log_probs: Tensor) -> dict[str, Tensor]:
     """Return the scalars that the host is to read for the guard after a step; nothing where nothing can be guarded.
 
-    A method that did not show the guard its batch, see `Adapter.watch`, costs one more pass, of the source network.
+    A method that did not show the guard its batch, see `Adapter.watch`, costs one more pass, of the source network,
+    which is counted among its forwards.
     """
     if watch is None or not adapter.networks:
         return {}
     if not watch.looked:
-        watch.look(adapter.logits(adapter.start, images).log_softmax(-1), log_probs)
-    return watch.signals(adapter.drift())
+        adapter.watch(adapter.logits(adapter.start, images).log_softmax(-1), log_probs)
+    return watch.signals()
 
 
-def intervene(adapter: Adapter, watch: Watch | None, read: dict[str, Any], classes: int) -> None:
+def intervene(adapter: Adapter, watch: Watch | None, read: dict[str, Any]) -> None:
     """Pull the adapter back, or start it again, if what was read calls for it, and tell so in its ``last``.
 
     A restart takes networks, optimiser and the method's memory back to the start; counters, random numbers and the
@@ -40,7 +41,7 @@ def intervene(adapter: Adapter, watch: Watch | None, read: dict[str, Any], class
         return
     skipped = bool(adapter.last["skipped"])
     action: Action | None = "skip" if skipped else None
-    causes = watch.verdict(read, classes) + ["not finite"] * skipped
+    causes = watch.verdict(read) + ["not finite"] * skipped
     if watch.alarms:
         over = watch.alarms - watch.guard.patience
         action = "pull" if over < 0 else "restart" if over == 0 else "pause"
