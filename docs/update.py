@@ -361,7 +361,11 @@ def experiments_text() -> str:
             cost, score = told["cost"], entry.scores[0]
             best = min(read_rows(told["rows"]), key=lambda row: row.scores[score])
             heading, form, _ = FORMS[score]
-            cells += [f"{cost['ran']} of {cost['cells']}", f"{cost['seconds']:.0f}", f"{cost.get('cpu_seconds', 0):.0f}"]
+            cells += [
+                f"{cost['ran']} of {cost['cells']}",
+                f"{cost['seconds']:.0f}",
+                f"{cost.get('cpu_seconds', 0):.0f}",
+            ]
             cells.append(f"{best.label} ({heading} {best.scores[score]:{form}})")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
