@@ -15,7 +15,6 @@ experiment its outcome as ``docs/results/reproduce/DATASET/NAME.json`` with its 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import shutil
 import statistics
@@ -27,10 +26,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from headline_tables import HEADLINE
+from reproduce_tables import REPRODUCE, keep_reproduced
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
-PICTURES = ROOT / "docs" / "pictures" / "reproduce"
 NAMES = ("benchmarks", "guards", "headline", "methods", "operations", "reproduce")
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES))
 SEEDS = (0, 1, 2)
@@ -320,73 +319,6 @@ def methods_text() -> str:
     return "\n".join([*lines, "", "N is the number of views."])
 
 
-def keep_reproduced(folders: list[str]) -> None:
-    """Keep the outcome of every experiment in some folders, and its picture in few colours."""
-    from PIL import Image
-
-    for path in sorted(path for folder in folders for path in Path(folder).glob("*/outcome.json")):
-        told = json.loads(path.read_text())
-        name, dataset = told["experiment"], told["asked"]["dataset"]
-        kept, picture = RESULTS / "reproduce" / dataset / f"{name}.json", PICTURES / dataset / f"{name}.png"
-        for target in (kept, picture):
-            target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, kept)
-        with Image.open(path.with_name("picture.png")) as drawn:
-            drawn.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(picture, optimize=True)
-
-
-def reproduced_text(name: str, dataset: str = "digits") -> str:
-    """What came out of an experiment: command, tables, cost and picture."""
-    from vcotta.experiments.outcome_page import outcome_section
-
-    path = RESULTS / "reproduce" / dataset / f"{name}.json"
-    if not path.exists():
-        return f"Not run on {dataset} yet: `vcotta reproduce {name} --dataset {dataset}`."
-    return outcome_section(json.loads(path.read_text()), f"pictures/reproduce/{dataset}/{name}.png").rstrip()
-
-
-def experiments_text() -> str:
-    """Table of the experiments: what each asks, what it cost on digits, and what was lowest."""
-    from vcotta.experiments.entries import ENTRIES
-    from vcotta.experiments.outcome import FORMS, read_rows
-
-    lines = ["| Experiment | What it shows | Runs | Seconds | CPU seconds | Lowest |", "|:--|:--|--:|--:|--:|:--|"]
-    for name, entry in ENTRIES.items():
-        path = RESULTS / "reproduce" / "digits" / f"{name}.json"
-        cells = [f"[`{name}`](#{name})", entry.title]
-        if not path.exists():
-            cells += ["not run yet", "", "", ""]
-        else:
-            told = json.loads(path.read_text())
-            cost, score = told["cost"], entry.scores[0]
-            best = min(read_rows(told["rows"]), key=lambda row: row.scores[score])
-            heading, form, _ = FORMS[score]
-            cells += [
-                f"{cost['ran']} of {cost['cells']}",
-                f"{cost['seconds']:.0f}",
-                f"{cost.get('cpu_seconds', 0):.0f}",
-            ]
-            cells.append(f"{best.label} ({heading} {best.scores[score]:{form}})")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def cifar10_text() -> str:
-    """The experiments that were run on CIFAR10-C, or that none was."""
-    from vcotta.experiments.entries import ENTRIES
-
-    found = [name for name in ENTRIES if (RESULTS / "reproduce" / "cifar10" / f"{name}.json").exists()]
-    if not found:
-        return "There are no results on CIFAR10-C here yet: nothing on this page says how these experiments end there."
-    return "\n\n".join(f"### {name} on CIFAR10-C\n\n{reproduced_text(name, 'cifar10')}" for name in found)
-
-
-def _experiment_names() -> list[str]:
-    from vcotta.experiments.entries import ENTRIES
-
-    return list(ENTRIES)
-
-
 def _bold(text: str, best: bool) -> str:
     return f"**{text}**" if best else text
 
@@ -413,9 +345,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "methods": methods_text,
     **HEADLINE,
     "guards": guards_text,
-    "experiments": experiments_text,
-    **{f"reproduce-{name}": functools.partial(reproduced_text, name) for name in _experiment_names()},
-    "reproduce-cifar10": cifar10_text,
+    **REPRODUCE,
 }
 
 
