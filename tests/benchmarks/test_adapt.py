@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,17 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from vcotta import Runtime
 from vcotta.models import build_network
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "adapt.py"
 
-
-@pytest.fixture(scope="module")
-def adapt():
-    spec = importlib.util.spec_from_file_location("adapt", PATH)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["adapt"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["adapt"]
+@pytest.fixture
+def adapt(script):
+    return script
 
 
 @pytest.fixture

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-from pathlib import Path
 
 import pytest
 
 from vcotta.bayes import to_variational
 from vcotta.data.digits import digits_network
-
-PATH = Path(__file__).parents[2] / "benchmarks" / "faults.py"
 
 pytestmark = [
     pytest.mark.slow,
@@ -21,13 +17,10 @@ pytestmark = [
 
 
 @pytest.fixture
-def faults(monkeypatch):
-    spec = importlib.util.spec_from_file_location("faults", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "start_network", lambda *_: to_variational(digits_network(0)))
-    monkeypatch.setattr(module, "LIMIT", 20)
-    return module
+def faults(script, monkeypatch):
+    monkeypatch.setattr(script, "start_network", lambda *_: to_variational(digits_network(0)))
+    monkeypatch.setattr(script, "LIMIT", 20)
+    return script
 
 
 def test_killed_runs_go_on_to_the_same_records(faults, tmp_path) -> None:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "guards.py"
-
 
 @pytest.fixture
-def guards():
-    spec = importlib.util.spec_from_file_location("guards", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def guards(script):
+    return script
 
 
 def test_attacks_are_images_that_an_adapter_takes(guards) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,18 +13,12 @@ from vcotta.experiments.benchmark import BENCHMARKS
 from vcotta.models import save_weights
 from vcotta.runs import SUMMARY
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "headline.py"
-
 
 @pytest.fixture
-def headline(monkeypatch):
-    spec = importlib.util.spec_from_file_location("headline", PATH)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "headline", module)  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "find_benchmark", lambda name: BENCHMARKS["digits"])
-    monkeypatch.setattr(module, "STANDARD", ("fog", "contrast"))
-    return module
+def headline(script, monkeypatch):
+    monkeypatch.setattr(script, "find_benchmark", lambda name: BENCHMARKS["digits"])
+    monkeypatch.setattr(script, "STANDARD", ("fog", "contrast"))
+    return script
 
 
 @pytest.fixture

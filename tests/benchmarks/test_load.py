@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,17 +11,10 @@ from vcotta.serve.bundle import Preprocess
 from vcotta.serve.decode import decode_npy
 from vcotta.serve.limits import Limits, RefusedError
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "load.py"
 
-
-@pytest.fixture(scope="module")
-def load():
-    spec = importlib.util.spec_from_file_location("load", PATH)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["load"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["load"]
+@pytest.fixture
+def load(script):
+    return script
 
 
 def answer(**changes):
