@@ -56,8 +56,8 @@ def use_batch_statistics(net: nn.Module, batch: bool, views: int = 1) -> None:
 class _ViewBatchNorm2d(nn.BatchNorm2d):
     """``nn.BatchNorm2d`` that normalises each of ``views`` equal parts of the batch by that part's own statistics.
 
-    The variance is taken about the source's mean, E[(x - m)^2] - E[x - m]^2 in float32: one pass over the data, and no
-    cancellation as long as the batch's mean is within some hundred deviations of it.
+    The variance is taken about the source's mean, E[(x - m)^2] - (E[x] - m)^2 in float32: one pass over the data, and
+    no cancellation as long as the batch's mean is within some hundred deviations of it.
     """
 
     views: int = 1
@@ -73,9 +73,8 @@ class _ViewBatchNorm2d(nn.BatchNorm2d):
         else:
             known = self.running_mean
             shift = parts.mean((1, 3, 4), keepdim=True) if known is None else known.view(channels)
-            about = (parts - shift).mean((1, 3, 4), keepdim=True)
-            variance = (parts - shift).square().mean((1, 3, 4), keepdim=True) - about.square()
-            mean = about + shift
+            mean = parts.mean((1, 3, 4), keepdim=True)
+            variance = (parts - shift).square().mean((1, 3, 4), keepdim=True) - (mean - shift).square()
         scale = torch.rsqrt(variance.clamp_min(0) + self.eps)
         if self.affine:
             scale = scale * self.weight.view(channels)

@@ -88,7 +88,8 @@ def _compiled() -> Callable[[nn.Module, Tensor], Tensor]:
     """The compiled pass, one for all networks: those of one architecture share what was compiled for the first."""
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, 64)  # of all networks, shapes and precisions together
-    return torch.compile(_forward, dynamic=False)
+    # A residual block's sum is read three times: it is kept, not added up anew by each reader out of ever more parts.
+    return torch.compile(_forward, dynamic=False, options={"realize_reads_threshold": 1})
 
 
 def _forward(net: nn.Module, images: Tensor) -> Tensor:
