@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 from vcotta.bayes import mixture_kl_bound, to_variational, variational_parameters
 from vcotta.fused import alike, flat, shaped
@@ -49,6 +50,15 @@ def test_a_flat_view_runs_through_storage_and_is_shaped_back_in_any_layout() -> 
         assert torch.equal(shaped(flat(tensor), tensor), tensor)
 
 
+def test_one_compilation_serves_tensors_of_every_shape() -> None:
+    counter = CompileCounter()
+    compiled = torch.compile(lambda x: x / 2, dynamic=True, backend=counter)
+    for shape in ((8,), (2, 3), (4, 3, 3, 3), (5, 2, 1, 1), (7,)):
+        tensor = nn.Parameter(torch.ones(shape))
+        assert torch.equal(shaped(compiled(flat(tensor)), tensor), tensor / 2)
+    assert counter.frame_count == 1
+
+
 def test_only_dense_tensors_of_one_layout_are_alike() -> None:
     tensor = torch.rand(2, 3, 4, 4)
     assert alike(tensor, tensor + 1)
@@ -64,7 +74,10 @@ def test_arithmetic_on_flat_views_is_that_on_the_tensors(student_format, tiny, m
     def uncompiled(function):
         def run(*tensors):
             seen.extend(t.ndim for t in tensors if isinstance(t, Tensor))
-            return function(*tensors)
+            found = function(*tensors)
+            results = found if isinstance(found, tuple) else (found,)
+            assert all(result.shape == tensors[1].shape for result in results)  # element by element, nothing summed
+            return found
 
         return run
 

@@ -38,8 +38,16 @@ def alike(*tensors: Tensor) -> bool:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """A 1-D view of a dense tensor in the order of storage, whatever its memory format."""
-    return tensor.detach().as_strided((tensor.numel(),), (1,))
+    """The elements of a dense tensor in the order of storage, 1-D, in the same memory.
+
+    Not a view for torch: the compiler looks through a view at the shape behind it, and compiles for each shape anew.
+
+    Example:
+        >>> flat(torch.ones(2, 3)).shape
+        torch.Size([6])
+    """
+    place = tensor.untyped_storage(), tensor.storage_offset(), (tensor.numel(),), (1,)
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(*place)
 
 
 def shaped(elements: Tensor, like: Tensor) -> Tensor:

@@ -132,7 +132,7 @@ def _kl_to_frozen(posterior: _Parameters, priors: list[tuple[float | Tensor, _Pa
     blank = means[0].detach().new_ones(())
     weighted = [(blank * weight, prior) for weight, prior in priors]
     if not torch.is_grad_enabled():
-        return _over_tensors(_kl_value, weighted, compiled, means, rhos)[0].sum()
+        return _over_tensors(_kl_values, weighted, compiled, means, rhos)[0].sum()
     kl: Tensor = _FrozenPriorKL.apply(weighted, compiled, *means, *rhos)
     return kl
 
@@ -144,7 +144,10 @@ def _over_tensors(
     means: Sequence[Tensor],
     rhos: Sequence[Tensor],
 ) -> tuple[Tensor, list[list[Tensor]]]:
-    """Values of a formula for each tensor, and what else it gives, in the shape of the tensor."""
+    """Sums of a formula's values for each tensor, and what else it gives, in the shape of the tensor.
+
+    The sum stays out of what is compiled: over a length that is not known beforehand the compiler sums in one block.
+    """
     weights = torch.stack([weight for weight, _ in priors])
     values, others = [], []
     for place, (mean, rho) in enumerate(zip(means, rhos, strict=True)):
@@ -154,7 +157,7 @@ def _over_tensors(
             found = [shaped(other, mean) for other in found]
         else:
             value, *found = formula(weights, *layer)
-        values.append(value)
+        values.append(value.sum())
         others.append(found)
     return torch.stack(values), others
 
@@ -179,28 +182,29 @@ class _FrozenPriorKL(torch.autograd.Function):
         return (None, None, *torch._foreach_mul(ctx.saved_tensors, grad))
 
 
-def _kl_value(weights: Tensor, mean: Tensor, rho: Tensor, *priors: Tensor) -> tuple[Tensor]:
-    """The weighted sum of one tensor's divergences to (mean, rho) of each prior.
+def _kl_values(weights: Tensor, mean: Tensor, rho: Tensor, *priors: Tensor) -> tuple[Tensor]:
+    """The weighted sum of each weight's divergences to (mean, rho) of every prior.
 
     With r = sigma_q / sigma_p and s = (mu_q - mu_p) / sigma_p the divergence of one weight is
     (r - 1) - log(1 + (r - 1)) + ((r - 1)^2 + s^2) / 2, exactly zero at r = 1, s = 0.
     """
-    sigma, total = F.softplus(rho), mean.new_zeros(())
+    sigma, total = F.softplus(rho), torch.zeros_like(mean)
     for weight, prior_mean, prior_rho in zip(weights, priors[::2], priors[1::2], strict=True):
         scale = F.softplus(prior_rho)
         excess, shift = sigma / scale - 1, (mean - prior_mean) / scale
-        total = total + weight * (excess - excess.log1p() + 0.5 * (excess.square() + shift.square())).sum()
+        total = total + weight * (excess - excess.log1p() + 0.5 * (excess.square() + shift.square()))
     return (total,)
 
 
 def _kl_and_slopes(weights: Tensor, mean: Tensor, rho: Tensor, *priors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`_kl_value`, and its slopes for mean and rho: those of one weight are s / sigma_p and r / sigma_p - 1 / sigma_q.
+    """`_kl_values`, and their slopes for mean and rho.
 
-    The latter, for sigma_q, is multiplied by the slope of softplus.
+    Those of one weight are s / sigma_p and r / sigma_p - 1 / sigma_q; the latter, for sigma_q, is multiplied by the
+    slope of softplus.
     """
     sigma, to_mean, to_sigma = F.softplus(rho), torch.zeros_like(mean), torch.zeros_like(mean)
     for weight, prior_mean, prior_rho in zip(weights, priors[::2], priors[1::2], strict=True):
         scale = F.softplus(prior_rho)
         to_mean = to_mean + weight * (mean - prior_mean) / scale.square()
         to_sigma = to_sigma + weight * (sigma / scale.square() - 1 / sigma)
-    return (*_kl_value(weights, mean, rho, *priors), to_mean, to_sigma * rho.sigmoid())
+    return (*_kl_values(weights, mean, rho, *priors), to_mean, to_sigma * rho.sigmoid())
