@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vcotta.corruptions import STANDARD
+from vcotta.experiments.paper_rows import BY_CORRUPTION, MEANS
+
 RESULTS = Path(__file__).parent / "results"
 NOT_YET = "Not measured yet."
 
@@ -16,22 +19,37 @@ NOT_YET = "Not measured yet."
 def headline_text() -> str:
     """The main table: mean over the seeds, and the range of the error."""
     rows = _rows("headline")
-    if not rows:
-        return "The full-size runs have not been made yet; what is known comes from the smaller ones below."
     lines = [
         "| Method | Preset | Error % | over seeds | NLL | Brier | ECE | s a corruption | peak GiB |",
         "|:--|:--" + "|--:" * 7 + "|",
     ]
-    for key in dict.fromkeys((row["method"], row["preset"]) for row in rows):
-        same = [row for row in rows if (row["method"], row["preset"]) == key]
+    for (method, preset), same in _by_method(rows).items():
         mean = {name: statistics.mean(row[name] for row in same) for name in ("error", "nll", "brier", "ece")}
         errors = [row["error"] for row in same]
         seconds = statistics.mean(row["seconds_per_corruption"] for row in same)
         over = f"{min(errors):.2f} to {max(errors):.2f} ({len(errors)})" if len(errors) > 1 else "1 run"
         lines.append(
-            f"| {key[0]} | {key[1] or ''} | {mean['error']:.2f} | {over} | {mean['nll']:.3f} | {mean['brier']:.3f} "
+            f"| {method} | {preset or ''} | {mean['error']:.2f} | {over} | {mean['nll']:.3f} | {mean['brier']:.3f} "
             f"| {mean['ece']:.3f} | {seconds:.2f} | {max(row['peak_gib'] for row in same):.2f} |"
         )
+    manifest = next(iter(json.loads((RESULTS / "cifar10c-headline-manifests.json").read_text()).values()))
+    where = f"{manifest['hardware']}, torch {manifest['versions']['torch']}, {manifest['runtime']['precision']}"
+    what = f"{manifest['network']}, 15 x {manifest['stream']['images_per_domain']} images, severity 5"
+    return "\n".join([*lines, "", f"{what}, batches of {manifest['stream']['batch_size']}; {where}."])
+
+
+def by_corruption_text() -> str:
+    """Error on each corruption, mean over the seeds, and the paper's beside VCoTTA's and CoTTA's."""
+    rows = _rows("headline")
+    names = [name.replace("_", " ") for name in STANDARD]
+    lines = [f"| | {' | '.join(names)} | mean |", "|:--" + "|--:" * 16 + "|"]
+    for (method, preset), same in _by_method(rows).items():
+        means = [statistics.mean(errors) for errors in zip(*(row["errors"] for row in same), strict=True)]
+        cells = [f"{error:.1f}" for error in (*means, statistics.mean(means))]
+        lines.append(f"| {method}{f' ({preset})' if preset else ''} | {' | '.join(cells)} |")
+    for method in ("cotta", "vcotta"):
+        published = [*BY_CORRUPTION["main"]["cifar10"][method], MEANS["main"]["cifar10"][method]]
+        lines.append(f"| {method}, as published | {' | '.join(map(str, published))} |")
     return "\n".join(lines)
 
 
@@ -143,6 +161,12 @@ def _cost(row: dict[str, Any]) -> str:
     return f"{row['seconds']:.2f} | {row['tflops']:.0f} | {100 * row['share']:.0f} % | {row['peak_gib'] or 0:.2f}"
 
 
+def _by_method(rows: list[dict[str, Any]]) -> dict[tuple[str, str | None], list[dict[str, Any]]]:
+    """Rows by method and preset, all seeds of one together, the largest error first."""
+    keys = dict.fromkeys((row["method"], row["preset"]) for row in sorted(rows, key=lambda row: -row["error"]))
+    return {key: [row for row in rows if (row["method"], row["preset"]) == key] for key in keys}
+
+
 def _rows(part: str) -> list[dict[str, Any]]:
     """What benchmarks/headline.py collected of one of its parts; nothing if it has not been run."""
     path = RESULTS / f"cifar10c-{part}.json"
@@ -152,6 +176,7 @@ def _rows(part: str) -> list[dict[str, Any]]:
 
 HEADLINE: dict[str, Callable[[], str]] = {
     "headline": headline_text,
+    "by-corruption": by_corruption_text,
     "decomposition": decomposition_text,
     "loops": loops_text,
     "precision": precision_text,
