@@ -1,8 +1,9 @@
-"""The headline: VCoTTA and what it is measured against on CIFAR10-C, WRN-28-10, severity 5, one GPU.
+"""The headline: VCoTTA and what it is measured against on CIFAR10-C and CIFAR100-C, severity 5, one GPU.
 
 What: the parts of docs/headline.md. ``main``: every method on 15 x 10 000 images, batches of 200, three seeds of the
 adaptation. ``decomposition``: what each ingredient adds. ``loops``: ten rounds through the fifteen. ``precision``: the
-fast path against float32. The last three use 2 000 images a corruption and 8 views.
+fast path against float32. The last three use 2 000 images a corruption and 8 views. With ``--network`` another network
+than the data set's: ``carried``, the same settings on it, 2 000 images a corruption and 32 views.
 How: one source network and one warm-up, given as files; corruptions made on the fly with seed 0; the seed is that of
 the adaptation. Each cell is a run of its own in ``--out``; finished ones are not repeated, so the whole can be done in
 several sittings (``--minutes``). Seconds are those of the steps; the first batch, in which torch compiles, is left out
@@ -11,6 +12,10 @@ and told apart.
     vcotta train --dataset cifar10 --out wrn.safetensors
     vcotta warmup --dataset cifar10 --weights wrn.safetensors --out warm.safetensors
     python benchmarks/headline.py --weights wrn.safetensors --warmed warm.safetensors --out runs/headline --part main
+    python benchmarks/headline.py --dataset cifar100 --weights next.safetensors --warmed next-warm.safetensors \
+        --out runs/headline
+    python benchmarks/headline.py --network resnet-20 --weights resnet20.pt --warmed resnet20-warm.safetensors \
+        --out runs/headline
     python benchmarks/headline.py --out runs/headline --collect docs/results
 """
 
@@ -38,6 +43,7 @@ from vcotta.runs import SUMMARY, Run
 from vcotta.runtime import Runtime
 from vcotta.streams import ContinualStream
 
+DATASETS = ("cifar10", "cifar100")
 SEEDS = (0, 1, 2)
 ROUNDS = 10
 SMALL = 2000
@@ -82,12 +88,12 @@ def vcotta(part: str, name: str, seed: int = 0, **options: Any) -> Cell:
     return Cell(part, name, "vcotta", warmed=True, options=options, seed=seed, limit=SMALL if small else None)
 
 
-def cells() -> list[Cell]:
-    """All runs, in the order of their worth."""
-    main = [Cell("main", "source", "source"), Cell("main", "bn", "bn"), Cell("main", "bn-warmed", "bn", warmed=True)]
-    main += [vcotta("main", "vcotta-best", seed, preset="best") for seed in SEEDS]
-    main += [Cell("main", method, method, seed=seed) for method in ("tent", "cotta") for seed in SEEDS]
-    main += [vcotta("main", "vcotta-paper", seed, preset="paper") for seed in SEEDS]
+def cells(dataset: str, own_network: bool = True) -> list[Cell]:
+    """All runs on a data set, in the order of their worth; fewer on another network than its own."""
+    if not own_network:
+        return carried()
+    if dataset != "cifar10":
+        return main_part("tent", "cotta", "roid")
     alone = {"alpha": 0.0, "views": 0, "target": "teacher", "inference": "x0"}  # a mean teacher and nothing else
     parts = [
         Cell("decomposition", "Source", "source", limit=SMALL),
@@ -101,7 +107,24 @@ def cells() -> list[Cell]:
     loops = [replace(vcotta("loops", "vcotta-best"), rounds=ROUNDS)]
     fast = [vcotta("precision", "fast", seed) for seed in SEEDS]
     plain = [replace(vcotta("precision", "plain", seed), plain=True) for seed in SEEDS]
-    return main + parts + loops + fast + plain
+    return main_part("tent", "cotta") + parts + loops + fast + plain
+
+
+def main_part(*rivals: str) -> list[Cell]:
+    """Source, BN with and without the warm-up, VCoTTA with both presets, and its rivals, at full size."""
+    plain = [Cell("main", "source", "source"), Cell("main", "bn", "bn"), Cell("main", "bn-warmed", "bn", warmed=True)]
+    best, paper = (
+        [vcotta("main", f"vcotta-{name}", seed, preset=name) for seed in SEEDS] for name in ("best", "paper")
+    )
+    return plain + best + [Cell("main", rival, rival, seed=seed) for rival in rivals for seed in SEEDS] + paper
+
+
+def carried() -> list[Cell]:
+    """What a network that nobody here trained is given: the same preset, fewer images."""
+    small = [Cell("carried", name, name, limit=SMALL) for name in ("source", "bn")]
+    small += [Cell("carried", "bn-warmed", "bn", warmed=True, limit=SMALL)]
+    small += [Cell("carried", "cotta", "cotta", seed=seed, limit=SMALL) for seed in SEEDS]
+    return small + [vcotta("carried", "vcotta-best", seed, preset="best", views=32) for seed in SEEDS]
 
 
 @contextmanager
@@ -165,22 +188,25 @@ def row(run: Run) -> dict[str, Any]:
         "first_batch_seconds": seconds[0],
         "peak_gib": summary["peak_memory"] / 2**30,
         "name": cell["name"],
+        "network": run.manifest["network"],
     }
 
 
 def collect(out: Path, results: Path) -> None:
     """Turn the finished runs into the files that docs/update.py reads, manifests beside the rows."""
-    names = {"main": "cifar10c-headline"}
-    for part in dict.fromkeys(cell.part for cell in cells()):
-        found = [out / cell.folder for cell in cells() if cell.part == part and (out / cell.folder / SUMMARY).exists()]
-        if not found:
-            continue
-        name = names.get(part, f"cifar10c-{part}")
-        runs = [Run.load(folder) for folder in found]
-        write_json(results / f"{name}.json", [row(run) for run in runs])
-        manifests = {folder.name: _portable(run.manifest) for folder, run in zip(found, runs, strict=True)}
-        write_json(results / f"{name}-manifests.json", manifests)
-        print(f"{part}: {len(found)} runs -> {results / name}.json")
+    found: dict[str, dict[str, Run]] = {}
+    for setup in sorted(folder for dataset in DATASETS for folder in out.glob(f"{dataset}-*")):
+        dataset, network = setup.name.split("-", 1)
+        own = network == find_benchmark(dataset).network
+        for cell in cells(dataset, own):
+            if (setup / cell.folder / SUMMARY).exists():
+                part = f"{dataset}c-{cell.part.replace('main', 'headline')}"
+                run = Run.load(setup / cell.folder)
+                found.setdefault(part, {})[f"{'' if own else f'{network}-'}{cell.name}-{cell.seed}"] = run
+    for name, runs in found.items():
+        write_json(results / f"{name}.json", [row(run) for run in runs.values()])
+        write_json(results / f"{name}-manifests.json", {key: _portable(run.manifest) for key, run in runs.items()})
+        print(f"{len(runs)} runs -> {results / name}.json")
 
 
 def _portable(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -191,6 +217,8 @@ def _portable(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="cifar10", choices=DATASETS)
+    parser.add_argument("--network", help="another network than the data set's, as for `vcotta run --model`")
     parser.add_argument("--weights", type=Path, help="source network, from `vcotta train`")
     parser.add_argument("--warmed", type=Path, help="warmed network, from `vcotta warmup`")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
@@ -205,9 +233,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if asked.weights is None or asked.warmed is None:
         parser.error("--weights and --warmed are needed to run")
+    start, benchmark = time.monotonic(), find_benchmark(asked.dataset)
+    own = asked.network in (None, benchmark.network)
+    benchmark = benchmark if own else replace(benchmark, network=asked.network)
     out = asked.out if asked.limit is None else asked.out / f"try-{asked.limit}"  # never taken for a result
-    start, benchmark = time.monotonic(), find_benchmark("cifar10")
-    for cell in cells():
+    out = out / f"{asked.dataset}-{benchmark.network}"
+    for cell in cells(asked.dataset, own):
         wanted = (not asked.part or cell.part in asked.part) and (asked.only or "") in cell.folder
         if not wanted or finished(cell, benchmark, out, asked.limit):
             continue

@@ -14,11 +14,14 @@ from vcotta.experiments.paper_rows import BY_CORRUPTION, MEANS
 
 RESULTS = Path(__file__).parent / "results"
 NOT_YET = "Not measured yet."
+SCORES = (("error", 2), ("nll", 3))
 
 
-def headline_text() -> str:
+def headline_text(dataset: str = "cifar10") -> str:
     """The main table: mean over the seeds, and the range of the error."""
-    rows = _rows("headline")
+    rows = _rows("headline", dataset)
+    if not rows:
+        return NOT_YET
     lines = [
         "| Method | Preset | Error % | over seeds | NLL | Brier | ECE | s a corruption | peak GiB |",
         "|:--|:--" + "|--:" * 7 + "|",
@@ -32,15 +35,14 @@ def headline_text() -> str:
             f"| {method} | {preset or ''} | {mean['error']:.2f} | {over} | {mean['nll']:.3f} | {mean['brier']:.3f} "
             f"| {mean['ece']:.3f} | {seconds:.2f} | {max(row['peak_gib'] for row in same):.2f} |"
         )
-    manifest = next(iter(json.loads((RESULTS / "cifar10c-headline-manifests.json").read_text()).values()))
-    where = f"{manifest['hardware']}, torch {manifest['versions']['torch']}, {manifest['runtime']['precision']}"
-    what = f"{manifest['network']}, 15 x {manifest['stream']['images_per_domain']} images, severity 5"
-    return "\n".join([*lines, "", f"{what}, batches of {manifest['stream']['batch_size']}; {where}."])
+    return "\n".join([*lines, "", _setting(f"{dataset}c-headline")])
 
 
-def by_corruption_text() -> str:
+def by_corruption_text(dataset: str = "cifar10") -> str:
     """Error on each corruption, mean over the seeds, and the paper's beside VCoTTA's and CoTTA's."""
-    rows = _rows("headline")
+    rows = _rows("headline", dataset)
+    if not rows:
+        return NOT_YET
     names = [name.replace("_", " ") for name in STANDARD]
     lines = [f"| | {' | '.join(names)} | mean |", "|:--" + "|--:" * 16 + "|"]
     for (method, preset), same in _by_method(rows).items():
@@ -48,9 +50,34 @@ def by_corruption_text() -> str:
         cells = [f"{error:.1f}" for error in (*means, statistics.mean(means))]
         lines.append(f"| {method}{f' ({preset})' if preset else ''} | {' | '.join(cells)} |")
     for method in ("cotta", "vcotta"):
-        published = [*BY_CORRUPTION["main"]["cifar10"][method], MEANS["main"]["cifar10"][method]]
+        published = [*BY_CORRUPTION["main"][dataset][method], MEANS["main"][dataset][method]]
         lines.append(f"| {method}, as published | {' | '.join(map(str, published))} |")
     return "\n".join(lines)
+
+
+def carried_text() -> str:
+    """The same settings on other networks: mean error over the seeds, and NLL."""
+    rows = _rows("carried")
+    if not rows:
+        return NOT_YET
+    networks = list(dict.fromkeys(row["network"] for row in rows))
+    lines = [f"| | {' | '.join(f'{name}: error %, NLL' for name in networks)} |", "|:--" + "|--:" * len(networks) + "|"]
+    for name in dict.fromkeys(row["name"] for row in rows):
+        cells = []
+        for network in networks:
+            same = [row for row in rows if row["network"] == network and row["name"] == name]
+            cells.append(", ".join(f"{statistics.mean(row[key] for row in same):.{digits}f}" for key, digits in SCORES))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", _setting("cifar10c-carried", network=False)])
+
+
+def _setting(name: str, network: bool = True) -> str:
+    """What the runs of a part have in common, as a sentence."""
+    manifest = next(iter(json.loads((RESULTS / f"{name}-manifests.json").read_text()).values()))
+    stream = manifest["stream"]
+    what = f"15 x {stream['images_per_domain']} images, severity 5, batches of {stream['batch_size']}"
+    where = f"{manifest['hardware']}, torch {manifest['versions']['torch']}, {manifest['runtime']['precision']}"
+    return f"{manifest['network'] + ', ' if network else ''}{what}; {where}."
 
 
 def warmups_text() -> str:
@@ -167,9 +194,9 @@ def _by_method(rows: list[dict[str, Any]]) -> dict[tuple[str, str | None], list[
     return {key: [row for row in rows if (row["method"], row["preset"]) == key] for key in keys}
 
 
-def _rows(part: str) -> list[dict[str, Any]]:
+def _rows(part: str, dataset: str = "cifar10") -> list[dict[str, Any]]:
     """What benchmarks/headline.py collected of one of its parts; nothing if it has not been run."""
-    path = RESULTS / f"cifar10c-{part}.json"
+    path = RESULTS / f"{dataset}c-{part}.json"
     rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
     return rows
 
@@ -177,6 +204,9 @@ def _rows(part: str) -> list[dict[str, Any]]:
 HEADLINE: dict[str, Callable[[], str]] = {
     "headline": headline_text,
     "by-corruption": by_corruption_text,
+    "headline-cifar100": functools.partial(headline_text, "cifar100"),
+    "by-corruption-cifar100": functools.partial(by_corruption_text, "cifar100"),
+    "carried": carried_text,
     "decomposition": decomposition_text,
     "loops": loops_text,
     "precision": precision_text,

@@ -18,6 +18,7 @@ from vcotta.runs import SUMMARY
 def headline(script, monkeypatch):
     monkeypatch.setattr(script, "find_benchmark", lambda name: BENCHMARKS["digits"])
     monkeypatch.setattr(script, "STANDARD", ("fog", "contrast"))
+    monkeypatch.setattr(script, "ROUNDS", 2)
     return script
 
 
@@ -68,9 +69,26 @@ def test_no_run_starts_after_the_time_is_over(headline, files, tmp_path, capsys)
     assert not list(tmp_path.rglob(SUMMARY))
 
 
-def test_every_part_and_every_seed_has_its_cells(headline) -> None:
-    cells = headline.cells()
+@pytest.mark.parametrize(
+    ("dataset", "rivals"), [("cifar10", ["tent", "cotta"]), ("cifar100", ["tent", "cotta", "roid"])]
+)
+def test_every_part_and_every_seed_has_its_cells(headline, dataset, rivals) -> None:
+    cells = headline.cells(dataset)
     assert len({cell.folder for cell in cells}) == len(cells)
-    for name in ("tent", "cotta", "vcotta-best", "vcotta-paper"):
+    for name in (*rivals, "vcotta-best", "vcotta-paper"):
         assert [cell.seed for cell in cells if cell.part == "main" and cell.name == name] == [0, 1, 2]
     assert all(cell.limit is None for cell in cells if cell.part == "main")
+
+
+@pytest.mark.filterwarnings("ignore:The frost photographs")
+def test_another_network_has_a_part_and_rows_of_its_own(headline, files, tmp_path) -> None:
+    out = ["--out", str(tmp_path / "runs"), "--limit", "8"]
+    for only in ("vcotta-best-0", "source"):
+        headline.main([*files, *out, "--network", "wrn-10-1", "--only", only])
+    headline.main(["--out", str(tmp_path / "runs" / "try-8"), "--collect", str(tmp_path)])
+    rows = json.loads((tmp_path / "cifar10c-carried.json").read_text())
+    assert [(row["method"], row["network"], row["preset"]) for row in rows] == [
+        ("source", "wrn-10-1", None),
+        ("vcotta", "wrn-10-1", "best"),
+    ]
+    assert "wrn-10-1-vcotta-best-0" in json.loads((tmp_path / "cifar10c-carried-manifests.json").read_text())
