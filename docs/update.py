@@ -269,6 +269,21 @@ def times_text() -> str:
     return "\n".join([*lines, "", "Seconds by the wall clock."])
 
 
+def passes_text() -> str:
+    """Table of every method's step beside its passes alone."""
+    path = RESULTS / "passes.json"
+    if not path.exists():
+        return "Not measured yet."
+    found = json.loads(path.read_text())
+    setting = found["setting"]
+    lines = ["| Method | forwards, backwards | step, ms | its passes alone, ms | ratio |", "|:--|--:|--:|--:|--:|"]
+    for row in found["rows"]:
+        cells = f"{row['forwards']}, {row['backwards']} | {row['step_ms']:.1f} | {row['passes_ms']:.1f}"
+        lines.append(f"| {row['method']} | {cells} | {row['ratio']:.2f} |")
+    told = f"{setting['network']}, batches of {setting['batch_size']}, {setting['hardware']}, torch {setting['torch']}"
+    return "\n".join([*lines, "", f"{told}; random images (`benchmarks/passes.py`)."])
+
+
 def guards_text() -> str:
     """Table of what attacks leave of an adapter, with and without its guard."""
     found = json.loads((RESULTS / "guards.json").read_text())
@@ -344,6 +359,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "times": times_text,
     "methods": methods_text,
     **HEADLINE,
+    "passes": passes_text,
     "guards": guards_text,
     **REPRODUCE,
 }

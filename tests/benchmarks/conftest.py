@@ -18,5 +18,6 @@ def script(request, monkeypatch):
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, name, module)  # dataclasses look their module up
+    monkeypatch.syspath_prepend(str(FOLDER))  # a script may use another
     spec.loader.exec_module(module)
     return module

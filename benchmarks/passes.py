@@ -1,0 +1,164 @@
+"""What a method costs beyond its passes: the time of a step beside that of its forward and backward passes alone.
+
+What: for every method the milliseconds of a step, those of its passes, and their ratio. A ratio of 1 is a method that
+does nothing but run networks; views, losses, filters, optimiser and averages are what comes on top.
+How: random weights and images, so thresholds may select other samples than on real data. ``--steps`` steps are timed
+after ``--warm`` untimed ones, and their passes recorded as they are made (network, images, statistics, compiled or not,
+how often a backward went through); then the same passes are timed with nothing between them, forward and backward, to
+the parameters that the method trains there. By CUDA events on a GPU; means over the steps. Every method has its
+settings for CIFAR-10 and is prepared on two batches.
+
+    python benchmarks/passes.py --json docs/results/passes.json
+    OMP_NUM_THREADS=1 python benchmarks/passes.py --device cpu --methods tent,sar
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adapt import describe, free, on_gpu, step_times, ways_to_compute
+from vcotta import Runtime, build_adapter, list_methods, to_variational
+from vcotta.batch_norm import batch_norms, use_batch_statistics
+from vcotta.files import write_json
+from vcotta.models import build_network
+
+ROTATED = 4  # batches of images that take turns
+
+
+@dataclass
+class Pass:
+    """One pass as a method made it, and how many backwards went through it."""
+
+    net: nn.Module
+    images: Tensor
+    compiled: bool
+    batch_statistics: bool
+    views: int
+    backwards: int = 0
+
+    def count(self, gradient: Tensor) -> None:
+        """Be told that a backward came by."""
+        self.backwards += 1
+
+    def again(self, runtime: Runtime) -> None:
+        """Make it once more, with as many backwards."""
+        use_batch_statistics(self.net, self.batch_statistics, self.views)
+        with torch.set_grad_enabled(self.backwards > 0):
+            logits = runtime.forward(self.net, self.images, compiled=self.compiled)
+            for left in reversed(range(self.backwards)):
+                logits.sum().backward(retain_graph=left > 0)
+        self.net.zero_grad(set_to_none=True)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one method costs, in milliseconds a step; its passes are those of the last one."""
+
+    method: str
+    forwards: int
+    backwards: int
+    step_ms: float
+    passes_ms: float
+    ratio: float
+
+
+@contextmanager
+def recorded(made: list[Pass]) -> Iterator[None]:
+    """Add the passes that are made within the block to a list."""
+    forward = Runtime.forward
+
+    def record(self: Runtime, net: nn.Module, images: Tensor, *, compiled: bool = False) -> Tensor:
+        norm = next(batch_norms(net))
+        made.append(Pass(net, images.detach(), compiled, norm.training, getattr(norm, "views", 1)))
+        if compiled:
+            return forward(self, net, images, compiled=True)
+        hook = norm.register_forward_hook(lambda module, inputs, output: _watch(output, made[-1]))
+        try:
+            return forward(self, net, images)
+        finally:
+            hook.remove()
+
+    Runtime.forward = record  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Runtime.forward = forward  # type: ignore[method-assign]
+
+
+def _watch(output: Tensor, one: Pass) -> None:
+    """Every gradient of a pass comes by its first normalisation layer, which all methods train."""
+    if output.requires_grad:
+        output.register_hook(one.count)
+
+
+def measure(method: str, network: nn.Module, batches: Sequence[Tensor], runtime: Runtime, warm: int, steps: int) -> Row:
+    """Return what a method costs."""
+    device = runtime.device
+    free(device)
+    classes = network(batches[0][:1].cpu()).shape[-1]
+    source = [(images, torch.arange(len(images), device=images.device) % classes) for images in batches[:2]]
+    model = to_variational(network) if method == "vcotta" else network
+    adapter = build_adapter(method, model, source=source, dataset="cifar10", runtime=runtime, guard=False)
+
+    made: list[Pass] = []
+
+    def step(index: int) -> None:
+        adapter(batches[index % len(batches)])
+
+    step_times(step, warm, device)
+    with recorded(made):
+        taken = mean(step_times(step, steps, device))
+    made[0].again(runtime)
+    alone = sum(step_times(lambda index: made[index].again(runtime), len(made), device)) / steps
+    done = adapter.last
+    return Row(method, done["forwards"], done["backwards"], 1000 * taken, 1000 * alone, taken / alone)
+
+
+def arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=here, help="cuda, cuda:1 or cpu (default: a GPU where there is one)")
+    parser.add_argument("--network", help="a name for build_network (default wrn-28-10, on the CPU wrn-16-1)")
+    parser.add_argument("--image-size", type=int, default=32, help="side of the images in pixels (default 32)")
+    parser.add_argument("--batch-size", type=int, help="images in a batch (default 200, on the CPU 50)")
+    parser.add_argument("--steps", type=int, default=5, help="timed steps (default 5)")
+    parser.add_argument("--warm", type=int, default=2, help="untimed steps (default 2)")
+    parser.add_argument("--methods", default=",".join(list_methods()), help="by default all")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    asked = parser.parse_args(given)
+    asked.network = asked.network or ("wrn-28-10" if on_gpu(asked.device) else "wrn-16-1")
+    asked.batch_size = asked.batch_size or (200 if on_gpu(asked.device) else 50)
+    return asked
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    asked = arguments(given)
+    way = ways_to_compute(asked.device, asked.warm, asked.steps)[0]
+    setting: dict[str, Any] = describe(asked, [way])
+    print("\n".join(f"{key}: {value}" for key, value in setting.items()))
+    network, shape = build_network(asked.network), (asked.batch_size, 3, asked.image_size, asked.image_size)
+    batches = [torch.rand(shape, device=asked.device) for _ in range(ROTATED)]
+    print(f"\n{'method':12}{'fwd':>5}{'bwd':>5}{'step ms':>10}{'passes ms':>11}{'ratio':>7}")
+    rows = []
+    for method in asked.methods.split(","):
+        rows.append(measure(method, network, batches, way.runtime, asked.warm, asked.steps))
+        print(
+            "{method:12}{forwards:5}{backwards:5}{step_ms:10.1f}{passes_ms:11.1f}{ratio:7.2f}".format(
+                **asdict(rows[-1])
+            )
+        )
+        if asked.json:
+            write_json(asked.json, {"setting": setting, "rows": [asdict(row) for row in rows]})
+
+
+if __name__ == "__main__":
+    main()
