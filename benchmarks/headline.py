@@ -39,6 +39,8 @@ from vcotta.experiments.benchmark import Benchmark, find_benchmark
 from vcotta.experiments.setup import adapter_for, stream_for
 from vcotta.files import write_json
 from vcotta.methods import configure
+from vcotta.report.figures import error_by_corruption
+from vcotta.report.groups import labelled
 from vcotta.runs import SUMMARY, Run
 from vcotta.runtime import Runtime
 from vcotta.streams import ContinualStream
@@ -206,7 +208,16 @@ def collect(out: Path, results: Path) -> None:
     for name, runs in found.items():
         write_json(results / f"{name}.json", [row(run) for run in runs.values()])
         write_json(results / f"{name}-manifests.json", {key: _portable(run.manifest) for key, run in runs.items()})
+        if name.endswith("-headline"):
+            _draw(list(runs.values()), results / f"{name}.png")
         print(f"{len(runs)} runs -> {results / name}.json")
+
+
+def _draw(runs: list[Run], path: Path) -> None:
+    """Error on each corruption, the seeds of one method together, the largest mean first."""
+    names = dict.fromkeys(run.manifest["cell"]["name"] for run in sorted(runs, key=lambda run: -row(run)["error"]))
+    groups = [labelled(name, [run for run in runs if run.manifest["cell"]["name"] == name]) for name in names]
+    error_by_corruption(groups, path)
 
 
 def _portable(manifest: dict[str, Any]) -> dict[str, Any]:

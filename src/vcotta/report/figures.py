@@ -53,7 +53,9 @@ def error_by_corruption(runs: Sequence[Run] | Sequence[Group], path: str | os.Pa
         ticks = [0, 1, 2, 5, 10, 20, 50, 100]
         axes.set_yticks(ticks, [str(tick) for tick in ticks])
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.set_ylim(0, 1.15 * max(10.0, *(error.high for line in table for error in line)))
+        scores = [error for line in table for error in line]
+        bottom = max(tick for tick in ticks if tick <= 0.8 * min(error.low for error in scores))
+        axes.set_ylim(bottom, 1.15 * max(10.0, *(error.high for error in scores)))
         axes.set_xticks(
             [*places, len(labels) + 0.4], [*labels, "mean"], rotation=40, ha="right", rotation_mode="anchor"
         )
