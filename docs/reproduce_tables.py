@@ -13,22 +13,45 @@ from PIL import Image
 from vcotta.experiments.entries import ENTRIES
 from vcotta.experiments.outcome import FORMS, read_rows
 from vcotta.experiments.outcome_page import outcome_section
+from vcotta.experiments.reproduce import OUTCOME
 
 DOCS = Path(__file__).parent
 RESULTS, PICTURES = DOCS / "results", DOCS / "pictures" / "reproduce"
 
 
 def keep_reproduced(folders: list[str]) -> None:
-    """Keep the outcome of every experiment in some folders, and its picture in few colours."""
-    for path in sorted(path for folder in folders for path in Path(folder).glob("*/outcome.json")):
-        told = json.loads(path.read_text())
-        name, dataset = told["experiment"], told["asked"]["dataset"]
+    """Keep the outcome of every experiment in some folders, and its picture in few colours.
+
+    Args:
+        folders: Folders of outcomes, or the ``--out`` folders that hold them.
+
+    Raises:
+        ValueError: There is none, or there are two of one experiment and data set, of which a page shows one.
+    """
+    for (name, dataset), path in outcomes(folders).items():
         kept, picture = RESULTS / "reproduce" / dataset / f"{name}.json", PICTURES / dataset / f"{name}.png"
         for target in (kept, picture):
             target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, kept)
         with Image.open(path.with_name("picture.png")) as drawn:
             drawn.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(picture, optimize=True)
+
+
+def outcomes(folders: list[str]) -> dict[tuple[str, str], Path]:
+    """The file of each outcome in some folders, by experiment and data set; see `keep_reproduced`."""
+    found: dict[tuple[str, str], Path] = {}
+    places = [path for folder in map(Path, folders) for path in (folder, *folder.glob("*"))]
+    for path in sorted(place / OUTCOME for place in places if (place / OUTCOME).is_file()):
+        told = json.loads(path.read_text())
+        which = told["experiment"], told["asked"]["dataset"]
+        if found.setdefault(which, path) != path:
+            raise ValueError(
+                f"Expected one outcome of {' on '.join(which)}, but got {found[which].parent} and {path.parent}. Give "
+                "the folders of the outcomes to keep."
+            )
+    if not found:
+        raise ValueError(f"Expected folders with outcomes of `vcotta reproduce`, but got {', '.join(folders)}.")
+    return found
 
 
 def reproduced_text(name: str, dataset: str = "digits") -> str:

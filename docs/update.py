@@ -3,7 +3,7 @@
     python docs/update.py                          # update all from docs/results
     python docs/update.py --record                 # run the demo for seeds 0, 1 and 2 first (about 6 minutes)
     python docs/update.py --take NAME RUN...       # keep manifest and summary of runs as docs/results/NAME/METHOD
-    python docs/update.py --reproduced FOLDER...   # keep what `vcotta reproduce --out FOLDER` found, with its pictures
+    python docs/update.py --reproduced FOLDER...   # keep outcomes of `vcotta reproduce`, with their pictures
 
 The files: ``docs/results/demo/seed-S.json`` (the demo's rows, and BN on the warmed network beside them), the figures of
 seed 0, ``docs/results/corruptions-benchmark.json``, ``guards.json`` and ``offtheshelf.json`` (from benchmarks/),

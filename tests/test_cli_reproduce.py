@@ -26,6 +26,7 @@ def test_the_list_is_whole_whatever_the_width(command, monkeypatch) -> None:
         (("main", "--weights", "none.pt"), "none.pt is not there"),
         (("main", "--dataset", "digit"), "Did you mean 'digits'"),
         (("main", "--scale", "all"), "`scale` to be one of quick, full"),
+        (("main", "--preset", "papr"), "`preset` to be one of best, paper, authors, but got 'papr'. Did you mean"),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_runs(command, tmp_path, arguments, text) -> None:

@@ -1,11 +1,18 @@
-"""Error texts shared by the whole package: what was expected, what came, what to do."""
+"""What the whole package tells its user: errors by what was expected, what came and what to do, warnings as notes."""
 
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
+from typing import Any
 
-__all__ = ["unknown_name"]
+__all__ = ["show_note", "unknown_name"]
+
+
+def show_note(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Show a warning as a note, without the source line that raised it; takes the place of `warnings.showwarning`."""
+    print(f"Note: {message}", file=sys.stderr)
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> ValueError:

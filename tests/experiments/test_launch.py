@@ -23,6 +23,12 @@ def test_a_failure_is_told_while_other_cells_would_still_run(tmp_path) -> None:
     assert not ended.exists()
 
 
+def test_a_warning_in_a_worker_is_a_note_without_its_source_line(tmp_path, capfd) -> None:
+    jobs = {tmp_path: partial(exec, "import warnings\nwarnings.warn('mind the gap')", {})}
+    LocalLauncher(2)(jobs, Board(list(jobs)))
+    assert capfd.readouterr().err == "Note: mind the gap\n"
+
+
 @pytest.mark.parametrize(("device", "threads"), [("cpu", 1), ("cuda", 2)])
 def test_a_single_worker_has_one_thread_on_a_cpu_and_gives_the_others_back(tmp_path, device, threads) -> None:
     before, seen = torch.get_num_threads(), []

@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from vcotta.experiments.entry import Asked
 from vcotta.experiments.grid import run_cells
 from vcotta.experiments.networks import Weights
 from vcotta.experiments.outcome import rows_as_json
-from vcotta.experiments.reproduce import reproduce
+from vcotta.experiments.reproduce import _QUICK, outcome_name, reproduce, scaled
 from vcotta.models import save_weights
 from vcotta.runs import RECORDS, SUMMARY
 
@@ -53,7 +55,7 @@ def test_what_is_there_is_drawn_anew_and_its_cost_kept(quick, one_corruption, mo
     assert json.loads((again.folder / "outcome.json").read_text()) == before
     assert (again.folder / "picture.png").exists()
     more = reproduce(ENTRIES["calibration"], replace(ASKED, seeds=(0, 1, 2)), quick / "out", workers=1)
-    assert json.loads((more.folder / "outcome.json").read_text())["cost"]["ran"] == 2
+    assert _cost(more.folder)["ran"] == 2
 
 
 def test_runs_from_other_networks_are_not_mixed(quick, one_corruption) -> None:
@@ -86,16 +88,54 @@ def test_the_cost_of_another_question_is_not_taken_over(quick, one_corruption, m
     monkeypatch.setattr("vcotta.experiments.reproduce.html_page", lambda runs: "")
     reproduce(ENTRIES["calibration"], ASKED, quick / "out", workers=1)
     part = reproduce(ENTRIES["calibration"], replace(ASKED, seeds=(0,)), quick / "out", workers=1)
-    cost = json.loads((part.folder / "outcome.json").read_text())["cost"]
-    assert (cost["ran"], cost["cells"]) == (0, 2)
+    assert (_cost(part.folder)["ran"], _cost(part.folder)["cells"]) == (0, 2)
 
 
-def test_each_preset_has_a_folder_of_its_own(quick, one_corruption, monkeypatch) -> None:
+def test_whoever_asks_for_less_overwrites_nothing_and_repeats_nothing(quick, one_corruption, monkeypatch) -> None:
     monkeypatch.setattr("vcotta.experiments.reproduce.html_page", lambda runs: "")
-    asked = replace(ASKED, seeds=(0,), methods=("source",))
-    best = reproduce(ENTRIES["calibration"], asked, quick / "out", workers=1)
-    paper = reproduce(ENTRIES["calibration"], replace(asked, preset="paper"), quick / "out", workers=1)
-    assert (best.folder, paper.folder) == (quick / "out/calibration-digits", quick / "out/paper/calibration-digits")
+    monkeypatch.setitem(_QUICK, "digits", (ASKED.limit, ASKED.seeds))
+    asked = scaled("digits", methods=ASKED.methods)
+    whole = reproduce(ENTRIES["calibration"], asked, quick / "out", workers=1)
+    before = {path: path.read_bytes() for path in whole.folder.iterdir()}
+    fewer = reproduce(ENTRIES["calibration"], replace(asked, limit=3), quick / "out", workers=1)
+    part = reproduce(ENTRIES["calibration"], replace(asked, methods=("bn",)), quick / "out", workers=1)
+    assert {path: path.read_bytes() for path in whole.folder.iterdir()} == before
+    assert [folder.name for folder in (whole.folder, fewer.folder, part.folder)] == [
+        "calibration-digits-methods=source,bn",
+        "calibration-digits-methods=source,bn-limit=3",
+        "calibration-digits-methods=bn",
+    ]
+    assert (_cost(fewer.folder)["ran"], _cost(part.folder)["ran"]) == (4, 0)
+    assert rows_as_json(part.rows) == rows_as_json(whole.rows[1:])
+    assert (
+        "6 images of each corruption, at most 4 views, seeds 0, 1, only the methods bn, ±"
+        in (part.folder / "outcome.md").read_text()
+    )
+
+
+def test_everything_that_can_be_asked_for_is_in_the_name_of_the_folder() -> None:
+    usual = scaled("cifar10", "full")
+    changes: dict[str, Any] = {"preset": "paper", "seeds": (0,), "limit": 2000, "views": 8, "quick": True}
+    changes |= {"methods": ("bn",), "values": (0, 8.0, 0.5), "dataset": "cifar100"}
+    assert changes.keys() == {field.name for field in fields(Asked)}
+    names = [outcome_name("margin", replace(usual, **{key: value})) for key, value in changes.items()]
+    assert len({outcome_name("margin", usual), *names}) == len(names) + 1
+    assert outcome_name("margin", replace(usual, values=(0, 8.0, 0.5))) == "margin-cifar10-full-values=0,8,0.5"
+    assert outcome_name("margin", replace(usual, seeds=[0, 1, 2])) == outcome_name("margin", usual)
+    long = [outcome_name("margin", replace(usual, seeds=tuple(range(200, last)))) for last in (500, 501)]
+    assert long[0] != long[1]
+    assert max(map(len, long)) < 200
+
+
+def test_a_seed_that_is_given_twice_is_one_run() -> None:
+    assert scaled("digits", seeds=(1, 0, 1)).seeds == (1, 0)
+
+
+def test_a_failure_before_the_first_run_does_not_decide_which_networks_the_folder_has(quick, one_corruption) -> None:
+    asked = Asked("cifar10", seeds=(0,), limit=6, methods=("source",))
+    with pytest.raises(ValueError, match="`weights` of a trained network for cifar10, but got none"):
+        reproduce(ENTRIES["calibration"], asked, quick / "out", workers=1)
+    assert not list((quick / "out").glob("networks-*"))
 
 
 def test_the_cpu_seconds_of_other_machines_are_not_told(quick, one_corruption) -> None:
@@ -105,7 +145,7 @@ def test_the_cpu_seconds_of_other_machines_are_not_told(quick, one_corruption) -
 
     asked = replace(ASKED, seeds=(0,), methods=("source",))
     found = reproduce(ENTRIES["calibration"], asked, quick / "out", launcher=elsewhere)
-    assert "cpu_seconds" not in json.loads((found.folder / "outcome.json").read_text())["cost"]
+    assert "cpu_seconds" not in _cost(found.folder)
     assert "s of CPU" not in (found.folder / "outcome.md").read_text()
 
 
@@ -133,6 +173,10 @@ def test_a_killed_grid_leaves_no_process_behind_and_resumed_equals_one_that_was_
     run_cells(cells, out, workers=2)
     for cell in cells:
         assert (out / cell.key / RECORDS).read_bytes() == (whole / cell.key / RECORDS).read_bytes()
+
+
+def _cost(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "outcome.json").read_text())["cost"]
 
 
 def _wait(until, seconds: float = 120.0) -> None:

@@ -64,6 +64,12 @@ def test_nothing_is_drawn_up_to_the_edge(draw, runs, tmp_path):
         assert grey.crop(edge).getextrema()[0] == 255, "a label is clipped"
 
 
+@pytest.mark.parametrize("name", sorted(DRAWINGS.keys() - {"alpha"}))
+def test_twenty_methods_are_all_named_within_the_figure(name, make_run, tmp_path):
+    runs = [make_run(f"method_{place}", {("fog", 5): 2, ("snow", 5): 1}) for place in range(20)]
+    test_nothing_is_drawn_up_to_the_edge(DRAWINGS[name], runs, tmp_path)
+
+
 @pytest.mark.parametrize("draw", [error_by_corruption, error_heat_map, cost_against_error])
 def test_a_pdf_embeds_its_fonts_and_is_the_same_bytes_each_time(draw, runs, tmp_path):
     for name in ("one.pdf", "two.pdf"):

@@ -4,8 +4,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from vcotta.report.charts import name_places
 from vcotta.report.page import html_page
 from vcotta.report.samples import samples
+from vcotta.report.svg import Plot, Scale
 from vcotta.report.write import write_report
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -85,6 +87,31 @@ def test_every_chart_has_a_title_and_says_what_it_shows(runs):
     for _, attrs in Outline(page).elements:
         if "src" in attrs:
             assert attrs["alt"]
+
+
+def test_ranges_are_shaded_only_where_they_do_not_cover_each_other(make_run):
+    def bands(methods):
+        runs = {f"{m}-{seed}": make_run(m, {FOG: 1 + seed, SNOW: 1}) for m in methods for seed in range(2)}
+        for place, run in enumerate(runs.values()):
+            run.manifest["seed"] = place % 2
+        return html_page(runs).count('class="band"')
+
+    assert bands([f"method_{place}" for place in range(8)]) == 8
+    assert bands([f"method_{place}" for place in range(9)]) == 0
+
+
+def test_names_of_points_stand_on_neither_each_other_nor_a_point():
+    unit = Scale(0, 1, (0.0, 1.0))
+    plot = Plot("cost", "Cost", "Cost", unit, unit, width=520, height=460)
+    points = [(f"method {place}", 300.0 + 9 * (place % 3), 250.0 + place) for place in range(14)]
+    places = zip(name_places(plot, points), points, strict=True)
+    boxes = [(x, x + 6.9 * len(name), y - 6, y + 6) for (x, y), (name, _, _) in places]
+    marks = [(x - 6, x + 6, y - 6, y + 6) for _, x, y in points]
+    for place, (a, b, c, d) in enumerate(boxes):
+        assert a >= plot.left
+        assert b <= plot.width
+        for e, f, g, h in boxes[:place] + marks:
+            assert not (a < f and e < b and c < h and g < d)
 
 
 def test_seeds_are_told_as_mean_with_range_and_infinity_as_such(runs):

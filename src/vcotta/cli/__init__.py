@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from vcotta._messages import show_note
 from vcotta._version import __version__
 from vcotta.cli.data import corrupt, data_fetch, data_list, data_prepare
 from vcotta.cli.networks import check, train, warmup
@@ -43,7 +44,7 @@ app.add_typer(data_app, name="data")
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
-    warnings.showwarning = _note
+    warnings.showwarning = show_note
     try:
         code = app(prog_name="vcotta", standalone_mode=False)
     except _UsageError as error:
@@ -57,11 +58,6 @@ def main() -> None:
     if code == 130:
         print("Interrupted: what was finished is on disk.", file=sys.stderr)
     sys.exit(code)
-
-
-def _note(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning is a note to the user, without the source line that raised it."""
-    print(f"Note: {message}", file=sys.stderr)
 
 
 def _fail(message: str) -> None:

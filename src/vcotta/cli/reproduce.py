@@ -20,7 +20,7 @@ def reproduce(
     listed: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     dataset: Annotated[str, typer.Option(help="digits, cifar10, cifar100 or imagenet.")] = "digits",
     scale: Annotated[str, typer.Option(help="quick (fewer images, views and values) or full.")] = "quick",
-    preset: Annotated[str, typer.Option(help="VCoTTA's preset, with its warm-up: best or paper.")] = "best",
+    preset: Annotated[str, typer.Option(help="VCoTTA's preset, with its warm-up: best, paper or authors.")] = "best",
     seeds: Annotated[
         str | None, typer.Option(help="Seeds, separated by commas; by default 0,1,2, or 0 at quick beyond digits.")
     ] = None,
@@ -47,7 +47,7 @@ def reproduce(
     """Repeat an experiment of the paper and set the result beside it.
 
     Finished runs are kept in the folder and never repeated; a stopped one goes on from its last checkpoint. The outcome
-    is written as a page with its picture, as JSON and as CSV.
+    is written as a page with its picture, as JSON and as CSV, into a folder named after all that was asked for.
 
     With --launcher ray every machine must see the folder and the cache folder under the same names.
     """

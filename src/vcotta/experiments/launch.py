@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from vcotta._messages import show_note
 from vcotta.experiments.board import Board
 from vcotta.experiments.orphans import end_with_parent
 
@@ -88,6 +90,7 @@ def _one_thread() -> Iterator[None]:
 
 def _start() -> None:
     torch.set_num_threads(1)
+    warnings.showwarning = show_note
     end_with_parent()
 
 

@@ -9,7 +9,7 @@ from vcotta.experiments.entries import ENTRIES
 from vcotta.experiments.outcome import by_corruption, read_rows, table
 from vcotta.experiments.pictures import CAPTIONS, MARKS
 
-__all__ = ["command", "made_of", "outcome_page", "outcome_section"]
+__all__ = ["command", "listed", "made_of", "outcome_page", "outcome_section"]
 
 
 def outcome_page(told: Mapping[str, Any], picture: str = "picture.png") -> str:
@@ -42,10 +42,10 @@ def command(told: Mapping[str, Any]) -> str:
     asked = told["asked"]
     words = ["vcotta", "reproduce", told["experiment"], "--dataset", asked["dataset"]]
     words += ["--scale", "quick" if asked["quick"] else "full", "--preset", asked["preset"]]
-    words += ["--seeds", _listed(asked["seeds"])]
+    words += ["--seeds", listed(asked["seeds"])]
     for option in ("methods", "values"):
         if asked[option] is not None:
-            words += [f"--{option}", _listed(asked[option])]
+            words += [f"--{option}", listed(asked[option])]
     if asked["limit"] is not None:
         words += ["--limit", str(asked["limit"])]
     for kind, option in (("source", "--weights"), ("warmed", "--warmed")):
@@ -58,14 +58,15 @@ def made_of(told: Mapping[str, Any]) -> str:
     """Return in words what the numbers were made of, and what that took."""
     stream, cost, asked = told["stream"], told["cost"], told["asked"]
     images = f"{stream['images_per_domain']} images" if stream.get("images_per_domain") else "All images"
-    several = len(told["asked"]["seeds"]) > 1
+    several = len(asked["seeds"]) > 1
+    part = "".join(f", only the {kind} {listed(asked[kind], ', ')}" for kind in ("methods", "values") if asked[kind])
     views = f", at most {asked['views']} views" if asked["views"] is not None else ""
     given = "".join(f", {kind} network {digest[:12]}" for kind, digest in told["networks"].items())
     on_cpu = told["runtime"]["device"] == "cpu" and "cpu_seconds" in cost
     cpu = f" and {cost['cpu_seconds']:.0f} s of CPU" if on_cpu else ""
     ran = "" if cost["ran"] == cost["cells"] else f" ({cost['ran']} of {cost['cells']} runs; the others were there)"
     return (
-        f"{images} of each corruption{views}, seed{'s' * several} {_listed(asked['seeds'])}"
+        f"{images} of each corruption{views}, seed{'s' * several} {listed(asked['seeds'], ', ')}{part}"
         f"{', ± is the 95 % interval of the mean' if several else ''}; {told['network']}{given}, preset "
         f"{asked['preset']}, {stream['pixels']} pixels ({told['frost']} frost), {told['runtime']['precision']}, torch "
         f"{told['versions']['torch']}, {told['hardware']}. It took {cost['seconds']:.0f} s by the clock"
@@ -73,5 +74,13 @@ def made_of(told: Mapping[str, Any]) -> str:
     )
 
 
-def _listed(values: Any) -> str:
-    return ",".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
+def listed(values: Any, between: str = ",") -> str:
+    """Return what was asked for as the command takes it: one word, or several with something between them.
+
+    Example:
+        >>> listed((0, 0.5, 32.0)), listed(["bn", "tent"], ", "), listed(2000), listed(None)
+        ('0,0.5,32', 'bn, tent', '2000', 'all')
+    """
+    if isinstance(values, list | tuple):
+        return between.join(map(listed, values))
+    return "all" if values is None else f"{values:g}" if isinstance(values, float) else str(values)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,20 +20,22 @@ from vcotta.experiments.grid import run_cells
 from vcotta.experiments.launch import Launcher, LocalLauncher
 from vcotta.experiments.networks import Weights
 from vcotta.experiments.outcome import Row, outcome, rows_as_csv, rows_as_json, table
-from vcotta.experiments.outcome_page import outcome_page
+from vcotta.experiments.outcome_page import listed, outcome_page
 from vcotta.experiments.pictures import draw
 from vcotta.files import write_json, write_text
+from vcotta.methods import configure
 from vcotta.report.domains import check_same_stream
 from vcotta.report.page import html_page
 from vcotta.report.progress import Report
 from vcotta.report.tables import Grid
 from vcotta.runs import SUMMARY, Run
 
-__all__ = ["OUTCOME", "Reproduced", "reproduce", "scaled"]
+__all__ = ["OUTCOME", "Reproduced", "outcome_name", "reproduce", "scaled"]
 
 OUTCOME = "outcome.json"
 _QUICK: dict[str, tuple[int, tuple[int, ...]]] = {"digits": (100, (0, 1, 2))}  # images of a corruption, seeds
 _QUICK_VIEWS = 4
+_LONGEST_NAME = 150  # of a folder; file systems end at 255 bytes
 
 
 @dataclass(frozen=True)
@@ -71,18 +75,42 @@ def scaled(
     """
     if scale not in ("quick", "full"):
         raise unknown_name("scale", scale, ("quick", "full"))
+    configure("vcotta", preset=preset)  # a slip is told now, not when the first VCoTTA has its turn
     quick = scale == "quick"
     images, usual = _QUICK.get(dataset, (500, (0,))) if quick else (None, (0, 1, 2))
     return Asked(
         dataset,
         preset,
-        usual if seeds is None else tuple(seeds),
+        usual if seeds is None else tuple(dict.fromkeys(seeds)),
         images if limit is None else limit,
         _QUICK_VIEWS if quick else None,
         quick,
         None if methods is None else tuple(methods),
         None if values is None else tuple(values),
     )
+
+
+def outcome_name(name: str, asked: Asked) -> str:
+    """Return the name of an outcome's folder: all that was asked for beyond the usual, in the words of the command.
+
+    So whoever asks for something else, fewer images say, overwrites nothing.
+
+    Example:
+        >>> outcome_name("main", scaled("digits"))
+        'main-digits'
+        >>> outcome_name("main", scaled("cifar10", "full", limit=2000, methods=["bn", "vcotta"]))
+        'main-cifar10-full-methods=bn,vcotta-limit=2000'
+    """
+    usual = scaled(asked.dataset, "quick" if asked.quick else "full")
+    words = [name, asked.dataset] if asked.quick else [name, asked.dataset, "full"]
+    for option in ("preset", "seeds", "methods", "values", "limit", "views"):
+        said, expected = (listed(getattr(one, option)) for one in (asked, usual))
+        if said != expected:
+            words.append(f"{option}={said}")
+    whole = "-".join(words)
+    if len(whole) <= _LONGEST_NAME:
+        return whole
+    return f"{whole[:_LONGEST_NAME]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
 def reproduce(
@@ -115,18 +143,19 @@ def reproduce(
     find_benchmark(asked.dataset)
     cells = entry.all_cells(asked)
     networks = (weights or Weights()).hashes()
-    _check_networks(out / f"networks-{asked.dataset}.json", networks)
-    missing = sum(not (out / "runs" / key / SUMMARY).exists() for key in {cell.key for cell in cells})
+    folders = {out / "runs" / cell.key for cell in cells}
+    missing = sum(not (folder / SUMMARY).exists() for folder in folders)
     before = _clocks()
-    runs = run_cells(
-        cells, out / "runs", workers=workers, launcher=launcher, weights=weights, device=device, report=report
-    )
+    with _same_networks(out / f"networks-{asked.dataset}.json", networks, folders):
+        runs = run_cells(
+            cells, out / "runs", workers=workers, launcher=launcher, weights=weights, device=device, report=report
+        )
     spent = {clock: now - then for (clock, now), then in zip(_clocks().items(), before.values(), strict=True)}
     rows = outcome(entry, asked.dataset, cells, runs)
-    folder = (out if asked.preset == "best" else out / asked.preset) / f"{entry.name}-{asked.dataset}"
+    folder = out / outcome_name(entry.name, asked)
     if not isinstance(launcher or LocalLauncher(), LocalLauncher):
         spent.pop("cpu_seconds")  # the work was done by processes that are not ours
-    cost = spent | {"ran": missing, "cells": len({cell.key for cell in cells})}
+    cost = spent | {"ran": missing, "cells": len(folders)}
     told = _told(entry, asked, networks, rows, runs[0].manifest, cost)
     if not missing:
         told["cost"] = _earlier_cost(folder, told)
@@ -170,17 +199,26 @@ def _write_report(runs: Mapping[str, Run], path: Path) -> None:
     write_text(path, html_page(runs))
 
 
-def _check_networks(path: Path, networks: Mapping[str, str]) -> None:
-    """Runs are known by their settings alone, so that all of a data set here have to start from the same files."""
-    if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        if before != networks:
-            raise ValueError(
-                f"Expected the networks of the runs that are in {path.parent}, but got other files (see {path}). Give "
-                "the same ones, or another folder."
-            )
-    else:
+@contextmanager
+def _same_networks(path: Path, networks: Mapping[str, str], folders: Iterable[Path]) -> Iterator[None]:
+    """Runs are known by their settings alone, so that all of a data set here have to start from the same files.
+
+    What failed before it began a run has decided nothing.
+    """
+    known = path.exists()
+    if known and json.loads(path.read_text(encoding="utf-8")) != networks:
+        raise ValueError(
+            f"Expected the networks of the runs that are in {path.parent}, but got other files (see {path}). Give "
+            "the same ones, or another folder."
+        )
+    if not known:
         write_json(path, networks)
+    try:
+        yield
+    except BaseException:
+        if not known and not any(folder.exists() for folder in folders):
+            path.unlink()
+        raise
 
 
 def _earlier_cost(folder: Path, told: dict[str, Any]) -> Any:

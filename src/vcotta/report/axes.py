@@ -12,9 +12,24 @@ from vcotta.report.curves import Span
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["name_domains", "square_root"]
+__all__ = ["legend_beside", "name_domains", "square_root"]
 
 MOST_NAMES = 40
+LEGEND_LINES = 12  # of a column; more would be longer than a figure is high
+LEGEND_INCHES = 1.7  # for every further column
+
+
+def legend_beside(axes: Axes, title: str | None = None) -> None:
+    """Name the lines to the right of the axes, for many in a wider figure; a single one without a title needs none."""
+    count = len(axes.get_legend_handles_labels()[1])
+    if count < 2 and title is None:
+        return
+    columns = -(-count // LEGEND_LINES)
+    drawing = axes.get_figure(root=True)
+    assert drawing is not None  # `panels` made it
+    width, height = drawing.get_size_inches()
+    drawing.set_size_inches(width + LEGEND_INCHES * (columns - 1), height)
+    axes.legend(title=title, ncols=columns, alignment="left", loc="upper left", bbox_to_anchor=(1.01, 1))
 
 
 def square_root(axes: Axes) -> None:

@@ -11,13 +11,14 @@ import numpy as np
 
 from vcotta.report.curves import Curve, Span, along_stream, reliability_bins, risk_coverage, spans
 from vcotta.report.groups import Group, Score
-from vcotta.report.looks import Look
+from vcotta.report.looks import MOST_BANDS, Look
 from vcotta.report.markup import Html, tag
 from vcotta.report.svg import Plot, Scale, marker, nice_ticks
 
-__all__ = ["cost_chart", "note_chart", "reliability_chart", "risk_chart", "stream_chart"]
+__all__ = ["cost_chart", "name_places", "note_chart", "reliability_chart", "risk_chart", "stream_chart"]
 
 T = TypeVar("T")
+AWAY = (0, -13, 13, -26, 26, -39, 39, -52, 52, -65, 65, -78, 78)  # pixels up or down that a name may be from its point
 LEAST_IN_BIN = 10  # fewer predictions are a dot without a line
 PER_CENT = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0, 75.0, 100.0)
 
@@ -125,36 +126,63 @@ def cost_chart(groups: Sequence[Group], looks: Sequence[Look], costs: Sequence[S
         f"{what} (logarithmic)",
         "mean error (%)",
         width=520,
-        height=340,
+        height=340 if len(groups) <= MOST_BANDS else 460,
     )
-    taken: list[tuple[float, float, float]] = []
-    for place, (group, look, cost, error) in enumerate(zip(groups, looks, costs, errors, strict=True)):
-        if math.isfinite(cost.mean) and math.isfinite(error.mean):
-            _draw_point(plot, place, group.label, look, cost, error, taken)
+    shown = [
+        (place, group.label, look, cost, error)
+        for place, (group, look, cost, error) in enumerate(zip(groups, looks, costs, errors, strict=True))
+        if math.isfinite(cost.mean) and math.isfinite(error.mean)
+    ]
+    names = name_places(plot, [(label, *plot.at(cost.mean, error.mean)) for _, label, _, cost, error in shown])
+    for start, point in zip(names, shown, strict=True):
+        _draw_point(plot, *point, start)
     return plot.svg()
 
 
+def name_places(plot: Plot, points: Sequence[tuple[str, float, float]]) -> list[tuple[float, float]]:
+    """Return where the names of points start: beside them, or as near as no other point or name stands.
+
+    Args:
+        plot: The chart they are on.
+        points: Of each its name and place in pixels.
+    """
+    taken = [(x - 6, x + 6, y - 6, y + 6) for _, x, y in points]
+    found = []
+    for label, x, y in points:
+        wide = 6.9 * len(label)
+        places = [(side, y + offset) for offset in AWAY for side in (x + 9, x - 9 - wide)]
+        inside = [
+            (side, middle)
+            for side, middle in places
+            if plot.left < side < plot.width - wide and plot.top + 6 < middle < plot.height - plot.bottom - 6
+        ]
+        free = [
+            (side, middle)
+            for side, middle in inside
+            if not any(a < side + wide and side < b and c < middle + 6 and middle - 6 < d for a, b, c, d in taken)
+        ]
+        side, middle = (free or inside or places)[0]
+        taken.append((side, side + wide, middle - 6, middle + 6))
+        found.append((side, middle))
+    return found
+
+
 def _draw_point(
-    plot: Plot, place: int, label: str, look: Look, cost: Score, error: Score, taken: list[tuple[float, float, float]]
+    plot: Plot, place: int, label: str, look: Look, cost: Score, error: Score, name: tuple[float, float]
 ) -> None:
-    """Draw a point and its name where no other name stands."""
+    """Draw a point and its name, with a line between them where they are apart."""
     x, y = plot.at(cost.mean, error.mean)
-    wide = 6.6 * len(label)
-    start = x + 9 if x + 9 + wide < plot.width else x - 9 - wide
-    line = y + 4
-    for offset in (0, -13, 13, -26, 26, -39, 39):
-        line = y + 4 + offset
-        inside = plot.top + 6 < line < plot.height - plot.bottom - 2
-        if inside and not any(abs(line - other) < 12 and start < e and s < start + wide for s, e, other in taken):
-            break
-    taken.append((start, start + wide, line))
+    start, middle = name
 
     def draw() -> None:
+        if abs(middle - y) > AWAY[2]:
+            end = start - 2 if start > x else start + 6.9 * len(label) + 2
+            plot.add(tag("line", class_="lead", x1=x, x2=end, y1=y, y2=middle))
         if error.several:
             ends = plot.at(cost.mean, error.low)[1], plot.at(cost.mean, error.high)[1]
             plot.add(tag("line", class_="l", x1=x, x2=x, y1=ends[0], y2=ends[1]))
         plot.add(marker(look.marker, x, y, f"{label}: {cost.text('.3g')}, error {error.text('.1f')} %"))
-        plot.add(tag("text", label, class_="tag", x=start, y=line))
+        plot.add(tag("text", label, class_="tag", x=start, y=middle + 4))
 
     plot.series(place, draw)
 
@@ -199,10 +227,11 @@ def _worst_first(series: Iterable[T]) -> list[tuple[int, T]]:
 def _draw_curves(
     plot: Plot, groups: Sequence[Group], looks: Sequence[Look], curves: Sequence[Curve], most_marks: int
 ) -> None:
+    known = [bool(np.isfinite(curve.mean).any()) for curve in curves]
     for place, (group, look, curve) in _worst_first(zip(groups, looks, curves, strict=True)):
-        if not np.isfinite(curve.mean).any():
+        if not known[place]:
             continue
-        if len(group.runs) > 1:
+        if len(group.runs) > 1 and sum(known) <= MOST_BANDS:
             lines = curve.batches.tolist(), curve.low.tolist(), curve.high.tolist()
             plot.series(place, lambda lines=lines: plot.band(*lines))  # type: ignore[misc]
         _draw_line(plot, place, look, curve.batches.tolist(), curve.mean.tolist(), group.label, most_marks)

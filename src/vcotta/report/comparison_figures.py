@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from vcotta.report.axes import name_domains, square_root
+from vcotta.report.axes import legend_beside, name_domains, square_root
 from vcotta.report.canvas import figure
 from vcotta.report.curves import along_stream, risk_coverage, spans
 from vcotta.report.groups import Group, as_groups
@@ -86,7 +86,7 @@ def error_along_stream(runs: Sequence[Run] | Sequence[Group], path: str | os.Pat
         axes.set_xlabel("batch")
         axes.set_ylabel("error (%)")
         name_domains(axes, domains)
-        axes.legend(alignment="left", loc="upper left", bbox_to_anchor=(1.01, 1))
+        legend_beside(axes)
 
 
 def risk_against_coverage(runs: Sequence[Run] | Sequence[Group], path: str | os.PathLike[str]) -> None:
@@ -116,7 +116,7 @@ def risk_against_coverage(runs: Sequence[Run] | Sequence[Group], path: str | os.
         square_root(axes)
         axes.set_xlabel("coverage (%)")
         axes.set_ylabel("error among those kept (%)")
-        axes.legend(title="mean AURC", alignment="left", loc="upper left", bbox_to_anchor=(1.01, 1))
+        legend_beside(axes, "mean AURC")
 
 
 def cost_against_error(
@@ -156,4 +156,4 @@ def cost_against_error(
         square_root(axes)
         axes.set_xlabel("forward and backward passes a batch" if by == "passes" else "seconds a corruption")
         axes.set_ylabel("mean error (%)")
-        axes.legend(alignment="left", loc="upper left", bbox_to_anchor=(1.01, 1))
+        legend_beside(axes)

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from vcotta.report.axes import name_domains
+from vcotta.report.axes import legend_beside, name_domains
 from vcotta.report.canvas import figure
 from vcotta.report.curves import along_stream, noted, reliability_bins, spans
 from vcotta.report.groups import Group, as_groups, group_runs
-from vcotta.report.looks import looks
+from vcotta.report.looks import MOST_BANDS, looks
 from vcotta.runs import Run
 
 __all__ = ["alpha_along_stream", "error_by_corruption", "reliability"]
@@ -24,8 +24,8 @@ def error_by_corruption(runs: Sequence[Run] | Sequence[Group], path: str | os.Pa
     """Draw the error of each method on each domain in order of the stream, and the means beside them.
 
     Args:
-        runs: Runs of one stream; one line a method and setting, the mean over its seeds with their range as a band.
-            The mean error stands in the legend.
+        runs: Runs of one stream; one line a method and setting, the mean over its seeds with their range as a band
+            unless there are many. The mean error stands in the legend.
         path: PNG or PDF file to write.
     """
     from matplotlib.ticker import NullLocator  # slow to import, and needed only where a figure is drawn
@@ -43,7 +43,7 @@ def error_by_corruption(runs: Sequence[Run] | Sequence[Group], path: str | os.Pa
             look["markeredgecolor"] = "white"
             axes.plot(places, [e.mean for e in errors], linewidth=1.2, label=f"{group.label}  {mean:.1f} %", **look)
             axes.plot(beside, mean, **look)
-            if len(group.runs) > 1:
+            if len(group.runs) > 1 and len(groups) <= MOST_BANDS:
                 low, high = [e.low for e in errors], [e.high for e in errors]
                 axes.fill_between(places, low, high, color=how.colour, alpha=0.15, linewidth=0)
         axes.axvline(len(labels) - 0.35, color="0.6", linewidth=0.8)
@@ -61,7 +61,7 @@ def error_by_corruption(runs: Sequence[Run] | Sequence[Group], path: str | os.Pa
         )
         axes.grid(axis="x", visible=False)
         axes.set_ylabel("error (%)")
-        axes.legend(title="mean error", alignment="left", loc="upper left", bbox_to_anchor=(1.01, 1))
+        legend_beside(axes, "mean error")
 
 
 def alpha_along_stream(run: Run, path: str | os.PathLike[str]) -> None:
@@ -121,4 +121,4 @@ def reliability(runs: Sequence[Run] | Sequence[Group], path: str | os.PathLike[s
         axes.set_ylim(0, 1.02)
         axes.set_xlabel("confidence")
         axes.set_ylabel("accuracy")
-        axes.legend(title="mean ECE", alignment="left", loc="upper left", bbox_to_anchor=(1.01, 1))
+        legend_beside(axes, "mean ECE")

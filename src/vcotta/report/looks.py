@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["KNOWN", "SPARE", "Look", "looks"]
+__all__ = ["KNOWN", "MOST_BANDS", "SPARE", "Look", "looks"]
+
+MOST_BANDS = 8
+"""Methods whose ranges can be shaded in one chart; more would cover each other."""
 
 
 class Look(NamedTuple):

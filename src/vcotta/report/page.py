@@ -13,7 +13,7 @@ from vcotta._version import __version__
 from vcotta.report.charts import cost_chart, note_chart, reliability_chart, risk_chart, stream_chart
 from vcotta.report.curves import along_stream, noted, reliability_bins, risk_coverage
 from vcotta.report.groups import Group, group_runs
-from vcotta.report.looks import Look, looks
+from vcotta.report.looks import MOST_BANDS, Look, looks
 from vcotta.report.markup import Html, join, tag
 from vcotta.report.page_tables import bars, data_table, heat_map, legend, score_table, scroll
 from vcotta.report.samples import Samples, samples
@@ -30,9 +30,18 @@ NOTES = {  # what adapters note, the most telling first
     "kl": "divergence of the student from its prior, as weighted in the loss",
     "entropy": "uncertainty of the prediction, in nats",
     "confidence": "mean confidence of the source network",
-    "kept": "share of the images that were learned from",
+    "kept": "share of the images that were learned from; surgeon's is of the activations",
     "entropy_source": "uncertainty of the source network, in nats",
     "entropy_teacher": "uncertainty of the teacher, in nats",
+    "fit": "distance of the student from its target, a part of the loss",
+    "prior": "distance from the source posterior, as weighted in the loss",
+    "anchoring": "distance from the source network's prediction",
+    "topology": "spread of the class centres, a part of the loss",
+    "alignment": "distance between the features of two views",
+    "beta": "weight of the old hidden network in the filter",
+    "selected": "share of the parameters' tensors that were chosen",
+    "ratio": "mean step size, as a multiple of the usual",
+    "replayed": "images that were replayed from memory",
     "loss": "each method's own, so not on one scale",
 }
 
@@ -83,9 +92,10 @@ HEADINGS = {
     ),
     "Stream": (
         "Error along the stream",
-        "Batch by batch, on a square-root axis so that small errors can be told apart. Bands are ranges over seeds.",
+        "Batch by batch, on a square-root axis so that small errors can be told apart. Bands are ranges over seeds, in "
+        f"charts of at most {MOST_BANDS} methods.",
     ),
-    "Adaptation": ("What the methods noted of themselves", "Along the stream; ranges over seeds are shaded."),
+    "Adaptation": ("What the methods noted of themselves", "Along the stream; bands as above."),
     "Reliability": (
         "Is the confidence deserved?",
         "Accuracy against confidence over the whole stream. On the diagonal a method is right as often as it is sure; "

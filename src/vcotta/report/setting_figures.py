@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vcotta.report.axes import name_domains, square_root
+from vcotta.report.axes import legend_beside, name_domains, square_root
 from vcotta.report.canvas import figure, panels
 from vcotta.report.curves import along_stream, spans
 from vcotta.report.groups import Group
@@ -119,7 +119,7 @@ def curves(
         axes.set_xticks(places, ticks)
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
-        axes.legend(alignment="left", loc="upper left", bbox_to_anchor=(1.01, 1))
+        legend_beside(axes)
 
 
 def stacked_bars(rows: Sequence[str], parts: Mapping[str, Sequence[float]], x_label: str, path: File) -> None:
@@ -204,7 +204,7 @@ def notes_along_stream(groups: Sequence[Group], notes: Mapping[str, str], path: 
                 )
             axes.set_ylabel(label)
             name_domains(axes, domains, named=axes is all_axes[0])
-        all_axes[0].legend(alignment="left", loc="upper left", bbox_to_anchor=(1.01, 1))
+        legend_beside(all_axes[0])
         all_axes[-1].set_xlabel("batch")
 
 

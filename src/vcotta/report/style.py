@@ -86,6 +86,7 @@ svg .name{fill:var(--ink)}svg .tag{fill:currentColor;font-weight:600}
 svg .grid{stroke:var(--line);stroke-width:1}svg .axis{stroke:var(--soft);stroke-width:1}
 svg .l{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round}
 svg .band{fill:currentColor;opacity:.16}svg .gap{stroke:currentColor;stroke-width:5;opacity:.25}
+svg .lead{stroke:currentColor;stroke-width:1;opacity:.5}
 svg .k{fill:currentColor;stroke:var(--card);stroke-width:1}
 svg .diagonal{fill:none;stroke:var(--soft);stroke-dasharray:4 4}
 .s{transition:opacity .12s}
@@ -105,7 +106,7 @@ pre{overflow:auto;max-height:26rem;background:var(--faint);padding:1rem;border-r
 .hidden{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 footer{padding-top:.5rem;padding-bottom:3rem}
 @media (max-width:520px){header,main,footer{padding-left:.8rem;padding-right:.8rem}section{padding:1.05rem .9rem}
-.rank li{grid-template-columns:5.2rem 1fr 4.6rem;gap:.5rem;font-size:.92rem}.rank .range{display:block;padding:0}
+.rank li{grid-template-columns:6rem 1fr 4.6rem;gap:.5rem;font-size:.92rem}.rank .range{display:block;padding:0}
 .range{font-size:.72rem}
 .grid4,.strips{grid-template-columns:1fr 1fr;gap:.7rem}.grid4 svg text{font-size:13.5px}}
 @media print{body{font-size:10.5pt;background:#fff}nav,.skip,th button::after{display:none!important}
