@@ -317,7 +317,9 @@ def test_two_processes_write_one_run_and_both_return_it(tmp_path) -> None:
     ]
     check_records(Run.load(out).records)
     assert found[0] == found[1] == Run.load(out).records
-    assert Run.load(out).manifest["hardware"].startswith("2 processes, each ")
+    manifest = Run.load(out).manifest
+    assert manifest["hardware"].startswith("2 processes, each ")
+    assert manifest["distributed"] == {"processes": 2, "backend": "gloo"}
     again = together(lambda world: run(out, world, resume=True).records, tmp_path)  # finished: as it is
     assert again == found
 
@@ -339,7 +341,11 @@ def test_a_run_goes_on_with_as_many_processes_as_there_are(before, after, tmp_pa
     found = together(lambda world: run(out, world, resume=True).records, tmp_path, after)
     check_records(Run.load(out).records)
     assert all(records == Run.load(out).records for records in found)
-    assert Run.load(out).manifest["resumed"][0]["batch"] == 4
+    manifest = Run.load(out).manifest
+    assert manifest["distributed"]["processes"] == before
+    again = manifest["resumed"][0]
+    assert again["batch"] == 4
+    assert again.get("distributed", {"processes": before})["processes"] == after
 
 
 def test_a_process_that_is_gone_stops_the_others_with_a_message_and_the_run_can_be_resumed(tmp_path) -> None:

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -395,6 +396,60 @@ def test_a_full_disk_stops_only_the_saving_and_is_told_once(tmp_path, whole, mon
         run(tmp_path / "run")
     assert len(told) == 1
     assert is_whole(tmp_path / "run", whole)
+
+
+@contextmanager
+def room() -> Iterator[Callable[[int | None], None]]:
+    """Give a function that has the system refuse, within the block, what would make a file larger; None for no bound.
+
+    As on a full disk, the part of a line that still fits is written.
+    """
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def allow(size: int | None) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before[0] if size is None else size, before[1]))
+
+    try:
+        yield allow
+    finally:
+        allow(None)
+
+
+TOLD = r"Records wait in memory|No checkpoint could be saved"
+
+
+def test_records_that_find_no_room_wait_until_there_is_some(tmp_path, whole) -> None:
+    records, left = tmp_path / "run" / "records.jsonl", []
+
+    def fill(done: int, *_: object) -> None:
+        if done == 5:
+            allow(records.stat().st_size + 100)
+        if done == 7:
+            left.append(records.read_bytes())
+            allow(None)
+
+    with room() as allow, pytest.warns(UserWarning, match=TOLD) as told:
+        assert len(run(tmp_path / "run", progress=fill).records) == 8
+    assert [str(one.message)[:10] for one in told] == ["Records wa", "No checkpo"]  # each of them once
+    assert left[0].count(b"\n") == 5
+    assert not left[0].endswith(b"\n")
+    assert is_whole(tmp_path / "run", whole)
+
+
+def test_a_run_that_ends_on_a_full_disk_says_so_and_can_be_resumed(tmp_path, whole) -> None:
+    def fill(done: int, *_: object) -> None:
+        if done == 5:
+            allow((tmp_path / "run" / "records.jsonl").stat().st_size)
+
+    refused = pytest.raises(OSError, match=r"came to its end, .* from batch 4")
+    with room() as allow, pytest.warns(UserWarning, match=TOLD) as told, refused:
+        run(tmp_path / "run", progress=fill)
+    assert len(told) == 2
+    assert not (tmp_path / "run" / "summary.json").exists()
+    resume(tmp_path / "run")
+    assert is_whole(tmp_path / "run", whole)
+    assert resumed_from(tmp_path / "run") == [4]
 
 
 def test_after_a_full_disk_the_last_good_checkpoint_is_used(tmp_path, whole, monkeypatch) -> None:

@@ -48,6 +48,7 @@ class World:
     Attributes:
         rank: Number of this process, from 0.
         size: Number of processes.
+        backend: What torch.distributed joins them by; None for a process that joined nobody.
 
     Example:
         >>> World().leads, World().exchange("alone")
@@ -56,6 +57,7 @@ class World:
 
     rank: int = 0
     size: int = 1
+    backend: str | None = None
 
     @property
     def leads(self) -> bool:
@@ -161,8 +163,9 @@ def join_world(device: str = "cpu", *, backend: str | None = None, timeout: floa
                 f"Start {count} of them, or use --device cpu."
             )
         torch.cuda.set_device(place % count)
-    dist.init_process_group(backend or ("cpu:gloo,cuda:nccl" if gpu else "gloo"), timeout=timedelta(seconds=timeout))
-    yield World(dist.get_rank(), dist.get_world_size())
+    backend = backend or ("cpu:gloo,cuda:nccl" if gpu else "gloo")
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    yield World(dist.get_rank(), dist.get_world_size(), backend)
     dist.destroy_process_group()  # not after an error: it might wait for those that are gone
 
 

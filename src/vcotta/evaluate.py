@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from vcotta import metrics
 from vcotta._version import __version__
+from vcotta.distributed import World
 from vcotta.guard import Guard
 from vcotta.locks import locked
 from vcotta.resume import differences, identity
@@ -69,7 +70,8 @@ def run_stream(
             had there. A run that is not there yet is started, one without a good checkpoint starts over with a
             warning, and one that is finished is returned as it is.
         checkpoint_every: Save a checkpoint in ``out`` every so many batches, until the run is finished; None for never.
-            One that cannot be saved, on a full disk say, is told once in a warning, and the run goes on.
+            One that cannot be saved, on a full disk say, is told once in a warning, and the run goes on; records that
+            find no room wait in memory.
         checkpoint_seconds: Save none earlier than so many seconds after the latest one.
 
     Returns:
@@ -78,6 +80,7 @@ def run_stream(
     Raises:
         FileExistsError: ``out`` already holds a run.
         BlockingIOError: Another process is writing a run to ``out``.
+        OSError: The run came to its end, but the disk is still full; it can be resumed.
         ValueError: The adapter returned something other than log-probabilities, or ``out`` holds another run than the
             one to be resumed.
         RuntimeError: Another of the processes that share the batches failed or is gone.
@@ -311,6 +314,7 @@ def _manifest(adapter: Adapter, stream: Stream, more: dict[str, Any]) -> dict[st
         },
         "platform": platform.platform(),
         "hardware": _hardware(adapter.runtime.device, adapter.world.size),
+        "distributed": _distributed(adapter.world),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "resumed": [],
     }
@@ -328,6 +332,11 @@ def _hardware(device: str, processes: int) -> str:
     else:
         one = f"{platform.machine()} CPU, {torch.get_num_threads()} torch threads"
     return one if processes == 1 else f"{processes} processes, each {one}"
+
+
+def _distributed(world: World) -> dict[str, Any] | None:
+    """How many processes share the batches, and by which backend; None for a run that joined no others."""
+    return None if world.backend is None else {"processes": world.size, "backend": world.backend}
 
 
 def _plain(value: Any) -> Any:

@@ -26,7 +26,8 @@ __all__ = ["Mark", "Place", "differences", "identity", "remove_checkpoints", "re
 
 CHECKPOINTS = "checkpoints"
 GENERATIONS = 2
-CIRCUMSTANCES = ("versions", "platform", "hardware", "command", "resumed")  # the same run elsewhere is the same run
+CIRCUMSTANCES = ("versions", "platform", "hardware", "distributed", "command", "resumed")
+"""What a manifest tells of where and how a run was run: the same run elsewhere is the same run."""
 _KIND = "vcotta-run-1"
 
 Mark = tuple[int, str]

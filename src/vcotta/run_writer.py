@@ -93,7 +93,7 @@ class RunWriter:
         sync_folder(folder)
         self.run = Run(manifest, *(read_lines(folder / name) for name in (RECORDS, TIMING)))
         self._saved, self._saved_at = len(self.run.records), time.monotonic()
-        self._told = False
+        self._told: set[str] = set()
 
     def __enter__(self) -> RunWriter:
         return self
@@ -105,19 +105,30 @@ class RunWriter:
             file.close()
 
     def add(self, record: dict[str, Any], times: dict[str, Any]) -> None:
-        """Append a batch to the files, and save a checkpoint if it is time."""
+        """Append a batch to the files, and save a checkpoint if it is time; what finds no room waits in memory."""
         self._files[RECORDS].add(record)
         self._files[TIMING].add(times)
+        self._write()
         done = record["batch"] + 1
         due = self._every is not None and done - self._saved >= self._every and done < self.run.manifest["batches"]
         if due and time.monotonic() - self._saved_at >= self._seconds:
             self._save(done)
 
     def finish(self, summary: dict[str, Any]) -> None:
-        """Write the summary, which makes the run a finished one, and remove what only an unfinished one needs."""
-        for file in self._files.values():
-            file.mark()
-        write_json(self._folder / SUMMARY, summary)
+        """Write the summary, which makes the run a finished one, and remove what only an unfinished one needs.
+
+        Raises:
+            OSError: There is still no room for all of it; the run can be resumed.
+        """
+        try:
+            for file in self._files.values():
+                file.mark()
+            write_json(self._folder / SUMMARY, summary)
+        except OSError as error:
+            raise OSError(
+                f"The run came to its end, but its files could not be written to {self._folder} ({error}). Make room "
+                f"and resume it: it goes on from batch {self._saved}."
+            ) from error
         remove_checkpoints(self._folder)
 
     def _find_place(self, manifest: dict[str, Any]) -> Place | None:
@@ -126,43 +137,60 @@ class RunWriter:
             warnings.warn(f"There is no good checkpoint in {self._folder}: the run starts over.", stacklevel=4)
         return place
 
+    def _write(self) -> None:
+        try:
+            for file in self._files.values():
+                file.write()
+        except OSError as error:
+            self._tell("Records wait in memory, as they cannot be written to", error)
+
     def _save(self, done: int) -> None:
         try:
             marks = {name: file.mark() for name, file in self._files.items()}
             save_checkpoint(self._folder, self.run.manifest, self._adapter, done, marks)
         except (OSError, MemoryError, torch.OutOfMemoryError) as error:
-            if not self._told:
-                warnings.warn(
-                    f"No checkpoint could be saved in {self._folder} ({error}). The run goes on; if it is stopped, it "
-                    f"will resume from batch {self._saved} unless a later attempt succeeds.",
-                    stacklevel=4,
-                )
-            self._told = True
+            self._tell("No checkpoint could be saved in", error)
         else:
             self._saved = done
         self._saved_at = time.monotonic()
         if torch.cuda.is_initialized():
             torch.cuda.reset_peak_memory_stats()  # the copies made for saving are no cost of the method
 
+    def _tell(self, problem: str, error: BaseException) -> None:
+        if problem not in self._told:
+            warnings.warn(
+                f"{problem} {self._folder} ({error}). The run goes on; if it is stopped, it will resume from batch "
+                f"{self._saved} unless a later attempt succeeds.",
+                stacklevel=5,
+            )
+        self._told.add(problem)
+
 
 class _LineFile:
     """A file of JSON lines that knows its length and hash; what lies behind ``length`` bytes is cut off."""
 
     def __init__(self, path: Path, length: int) -> None:
-        self._file = path.open("r+b" if length else "wb")
-        self._digest, self._length = hashlib.sha256(self._file.read(length) if length else b""), length
+        kept = path.read_bytes()[:length] if length else b""
+        self._digest, self._length, self._waiting = hashlib.sha256(kept), length, b""
+        self._file = path.open("r+b" if length else "wb", buffering=0)  # what waits is ours to know
         self._file.truncate(length)
         self._file.seek(length)
 
     def add(self, line: dict[str, Any]) -> None:
+        """Append a line, which waits for `write`."""
         data = (json.dumps(line, allow_nan=False) + "\n").encode()
-        self._file.write(data)
-        self._file.flush()
+        self._waiting += data
         self._digest.update(data)
         self._length += len(data)
 
+    def write(self) -> None:
+        """Write what waits; on an `OSError` what was not written goes on waiting."""
+        while self._waiting:
+            self._waiting = self._waiting[self._file.write(self._waiting) :]
+
     def mark(self) -> Mark:
         """Make sure that all is on the disk, and return what it is."""
+        self.write()
         os.fsync(self._file.fileno())
         return self._length, self._digest.hexdigest()
 

@@ -97,6 +97,15 @@ def test_an_address_where_nobody_answers_is_told_at_once(address, tmp_path, monk
             run_cells([Cell("bn", "digits", "bn")], tmp_path, launcher=launcher)
 
 
+def test_a_cluster_of_this_machine_that_lets_nobody_in_is_told_with_a_way_around_it(tmp_path, monkeypatch) -> None:
+    def refuse(**_: Any) -> None:
+        raise ConnectionError("InvalidAuthToken")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=refuse))
+    with pytest.raises(ConnectionError, match=r"InvalidAuthToken.*RAY_AUTH_TOKEN_PATH.*--address local"):
+        run_cells([Cell("bn", "digits", "bn")], tmp_path, launcher=RayLauncher())
+
+
 @pytest.mark.parametrize("address", [None, "auto", "local"])
 def test_an_address_without_a_port_is_left_to_ray(address) -> None:
     ray_launcher._knock(address)

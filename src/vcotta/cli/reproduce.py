@@ -40,7 +40,10 @@ def reproduce(
     ] = None,
     launcher: Annotated[str, typer.Option(help="local (this machine) or ray (a Ray cluster).")] = "local",
     address: Annotated[
-        str | None, typer.Option(help="Ray cluster, as host:port; by default the one of this machine, or a new one.")
+        str | None,
+        typer.Option(
+            help="Ray cluster, as host:port, or local for a new one; by default the one of this machine, or a new one."
+        ),
     ] = None,
     device: Device = None,
 ) -> None:

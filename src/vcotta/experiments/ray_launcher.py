@@ -105,7 +105,8 @@ def _connected(address: str | None) -> Iterator[Any]:
     except (OSError, ValueError, RuntimeError) as error:
         raise ConnectionError(
             f"Expected a Ray cluster at {address or 'the usual address'}, but could not connect: {error}. Start one "
-            "with `ray start --head`, or leave out --address."
+            "with `ray start --head`; for a cluster with a token set RAY_AUTH_MODE and RAY_AUTH_TOKEN_PATH; or give "
+            "--address local for a new one of this machine alone."
         ) from error
     try:
         yield ray
