@@ -46,9 +46,10 @@ def until(watch: Watch, source: torch.Tensor, adapted: torch.Tensor) -> tuple[in
 
 
 STRANGE = {
-    "unsure": (says(MIXED, 0.5), says(MIXED)),
+    "unsure": (says(MIXED, 0.5), says(MIXED, 0.5)),
     "contradiction": (says(MIXED), says((MIXED + 1) % 4)),
     "collapse": (says(torch.full((20,), 2)), says(torch.full((20,), 2))),
+    "overconfidence": (says(MIXED, 4.0), says(MIXED, 14.0)),
 }
 
 
@@ -83,6 +84,11 @@ def test_what_is_usual_does_not_move_while_the_guard_holds() -> None:
 def test_a_source_that_was_always_unsure_is_no_reason_to_stop() -> None:
     watch = Watch(Guard(window=100), "cpu")
     assert all(not look(watch, says(MIXED, 0.5), says(MIXED, 0.5)) for _ in range(50))
+
+
+def test_a_network_that_is_sure_because_its_source_is_has_lost_nothing() -> None:
+    watch = used(Guard(window=100))
+    assert all(not look(watch, says(MIXED, 10.0), says(MIXED, 30.0)) for _ in range(50))
 
 
 def spread(nats: float, classes: int, batch: int = 50) -> torch.Tensor:
@@ -125,7 +131,7 @@ def test_a_thousand_classes_are_judged_after_two_thousand_images_but_their_histo
     watch, ordinary = Watch(Guard(), "cpu"), spread(1.0, 1000)
     for _ in range(41):
         assert not look(watch, ordinary, ordinary, drift=0.1)
-    assert set(measured(watch)) == {"unsure", "contradiction", "drift"}
+    assert set(measured(watch)) == {"unsure", "contradiction", "overconfidence", "drift"}
     for _ in range(20):
         causes = look(watch, spread(6.9, 1000), spread(6.9, 1000), drift=0.1)
     assert causes == ["unsure"]

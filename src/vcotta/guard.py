@@ -46,6 +46,9 @@ class Guard:
             call this share something else.
         collapse: The class histogram of recent predictions may be this far from its past, in total variation, 0 to 1.
             It cannot tell a collapse from a stream that is sorted by class: switch it off for those.
+        overconfidence: Of the source's mean entropy over recent images the adapted network may have lost this share. A
+            network that collapses is sure of everything, long before it says the same to everything; where the source
+            has next to no doubts itself, less than 1 % of log C, there is little to lose and nothing to see.
         drift: KL(student || source) for each weight may be so many times what it was after ``window`` images (or 1,
             if that is more). Variational networks only; None saves the time to compute it.
         pull: Share of the way back to the source that the networks are taken at each such batch, 0 to 1.
@@ -55,12 +58,14 @@ class Guard:
 
     Example:
         >>> Guard(collapse=None)  # labels come in any order
-        Guard(unsure=0.3, contradiction=0.25, collapse=None, drift=10.0, pull=0.1, patience=20, window=None)
+        Guard(unsure=0.3, contradiction=0.25, collapse=None, overconfidence=0.95, drift=10.0, pull=0.1, patience=20, \
+window=None)
     """
 
     unsure: float | None = 0.3
     contradiction: float | None = 0.25
     collapse: float | None = 0.5
+    overconfidence: float | None = 0.95
     drift: float | None = 10.0
     pull: float = 0.1
     patience: int = 20
@@ -68,7 +73,7 @@ class Guard:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("unsure", "contradiction", "collapse", "pull"):
+        for name in ("unsure", "contradiction", "collapse", "overconfidence", "pull"):
             value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
                 raise ValueError(f"Expected `{name}` to lie in [0, 1], but got {value}.")
@@ -124,8 +129,9 @@ class Watch:
         }
         if drift is not None:
             past["past_drift"] = self._memory["past_drift"] if begun else drift.nan_to_num(0.0, 0.0)
-        self._signals = self._measure(recent, past, drift, settled) if begun else {}
-        alarms = self._alarms(past, math.log(classes))
+        chance = math.log(classes)
+        self._signals = self._measure(recent, past, drift, settled, chance) if begun else {}
+        alarms = self._alarms(past, chance)
         calm = ~torch.stack([*alarms.values(), torch.zeros_like(self.calm)]).any()
         self._signals |= alarms
         share = calm.float() / 10  # no torch.where of numbers: those would be copied to the device
@@ -137,11 +143,13 @@ class Watch:
         self.looked = True
 
     def _measure(
-        self, recent: dict[str, Tensor], past: dict[str, Tensor], drift: Tensor | None, settled: bool
+        self, recent: dict[str, Tensor], past: dict[str, Tensor], drift: Tensor | None, settled: bool, chance: float
     ) -> dict[str, Tensor]:
+        doubt = recent["entropy"]
         measured = {
-            "unsure": recent["entropy"],
+            "unsure": doubt,
             "contradiction": recent["contradicted"] / recent["sure"].clamp_min(0.1),
+            "overconfidence": (doubt - recent["adapted_entropy"]) / doubt.clamp_min(chance / 100),
         }
         if settled:
             measured["collapse"] = (recent["classes"] - past["past_classes"]).abs().sum() / 2
@@ -150,7 +158,7 @@ class Watch:
     def _alarms(self, past: dict[str, Tensor], chance: float) -> dict[str, Tensor]:
         """Which of the signals are beyond their bounds; one that is not a number is."""
         guard, bounds = self.guard, dict[str, Tensor | float | None]()
-        bounds |= {"contradiction": guard.contradiction, "collapse": guard.collapse}
+        bounds |= {name: getattr(guard, name) for name in ("contradiction", "collapse", "overconfidence")}
         if guard.unsure is not None:
             least = (1 - guard.unsure) * min(chance, math.log(10))  # what the source must tell, in nats
             bounds["unsure"] = chance - (0.75 * (chance - past["past_entropy"])).clamp_max(least)
@@ -191,8 +199,13 @@ def _averages(source: Tensor, adapted: Tensor) -> dict[str, Tensor]:
     confidence, label = source.exp().max(-1)
     sure, choice = confidence > SURE, adapted.argmax(-1)
     one_hot = choice.unsqueeze(-1) == torch.arange(source.shape[-1], device=source.device)
+    doubts = (
+        torch.special.entr(net.exp()).sum(-1).nan_to_num(nan=math.log(net.shape[-1])) for net in (source, adapted)
+    )
+    entropy, adapted_entropy = (doubt.mean() for doubt in doubts)
     return {
-        "entropy": torch.special.entr(source.exp()).sum(-1).nan_to_num(nan=math.log(source.shape[-1])).mean(),
+        "entropy": entropy,
+        "adapted_entropy": adapted_entropy,
         "sure": sure.float().mean(),
         "contradicted": (sure & (label != choice)).float().mean(),
         "classes": one_hot.float().mean(0),
