@@ -6,9 +6,9 @@
     python docs/update.py --reproduced FOLDER...   # keep outcomes of `vcotta reproduce`, with their pictures
 
 The files: ``docs/results/demo/seed-S.json`` (the demo's rows, and BN on the warmed network beside them), the figures of
-seed 0, ``docs/results/corruptions-benchmark.json``, ``guards.json`` and ``offtheshelf.json`` (from benchmarks/),
-``gpu-times.json`` (by the clock), for each benchmark the manifest and summary of one run a method, and for each
-experiment its outcome as ``docs/results/reproduce/DATASET/NAME.json`` with its picture in
+seed 0, ``docs/results/corruptions-benchmark.json``, ``guards.json``, ``offtheshelf.json`` and ``open-choices.json``
+(from benchmarks/), ``gpu-times.json`` (by the clock), for each benchmark the manifest and summary of one run a method,
+and for each experiment its outcome as ``docs/results/reproduce/DATASET/NAME.json`` with its picture in
 ``docs/pictures/reproduce/DATASET``.
 """
 
@@ -26,6 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from headline_tables import HEADLINE
+from open_choices_table import OPEN_CHOICES
 from reproduce_tables import REPRODUCE, keep_reproduced
 
 ROOT = Path(__file__).parents[1]
@@ -358,6 +359,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "load": load_text,
     "times": times_text,
     "methods": methods_text,
+    **OPEN_CHOICES,
     **HEADLINE,
     "passes": passes_text,
     "guards": guards_text,

@@ -11,12 +11,16 @@ from vcotta.methods import tca
 from vcotta.methods.bn import BN
 from vcotta.methods.cotta import CoTTA, CoTTAConfig
 from vcotta.methods.losses import symmetric_cross_entropy
-from vcotta.methods.tca import TCA, TCAConfig, intra_class, pair_weights, uniformity
+from vcotta.methods.tca import TCA, TCAConfig, class_centres, intra_class, intra_distance, pair_weights, uniformity
 
 
 def batch(labels: list[int], classes: int = 5, dimensions: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
     features = torch.randn(len(labels), dimensions, generator=torch.Generator().manual_seed(0))
     return features.requires_grad_(), F.one_hot(torch.tensor(labels), classes).float()
+
+
+def apart(features: torch.Tensor, members: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    return uniformity(class_centres(features, members), members.any(0), weights)
 
 
 def test_pair_weights_follow_the_counts_and_equal_counts_give_equal_weights() -> None:
@@ -39,24 +43,24 @@ def test_uniformity_is_its_formula_over_the_classes_there_are() -> None:
         for i, j in itertools.combinations(centres, 2)
     ]
     expected = torch.stack(terms).mean().log()
-    assert uniformity(features, members, weights).item() == pytest.approx(expected.item(), rel=1e-4)
+    assert apart(features, members, weights).item() == pytest.approx(expected.item(), rel=1e-4)
 
 
 def test_uniformity_falls_as_centres_part_and_ignores_a_shift_of_all() -> None:
     features, members = batch([0, 1, 2])
     weights = torch.full((5, 5), 0.2)
-    near = uniformity(features, members, weights)
-    assert uniformity(features + 5, members, weights).item() == pytest.approx(near.item(), abs=1e-4)
-    assert uniformity(1.5 * features, members, weights) < near
-    assert uniformity(1000 * features, members, weights).isfinite()
+    near = apart(features, members, weights)
+    assert apart(features + 5, members, weights).item() == pytest.approx(near.item(), abs=1e-4)
+    assert apart(1.5 * features, members, weights) < near
+    assert apart(1000 * features, members, weights).isfinite()
 
 
 def test_uniformity_has_a_gradient_for_every_image_and_none_without_a_pair() -> None:
     features, members = batch([0, 1, 1, 4])
-    uniformity(features, members, torch.full((5, 5), 0.2)).backward()
+    apart(features, members, torch.full((5, 5), 0.2)).backward()
     assert (features.grad.abs().sum(-1) > 0).all()
     features, members = batch([2, 2, 2])
-    alone = uniformity(features, members, torch.full((5, 5), 0.2))
+    alone = apart(features, members, torch.full((5, 5), 0.2))
     alone.backward()
     assert alone.item() == 0
     assert not features.grad.any()
@@ -83,7 +87,7 @@ def test_raising_the_intra_class_term_draws_a_class_together() -> None:
 
 def test_a_batch_with_one_image_a_class_has_a_finite_loss_and_gradient() -> None:
     features, members = batch([0, 1, 2, 3, 4])
-    term = intra_class(features, members) + uniformity(features, members, torch.full((5, 5), 0.2))
+    term = intra_class(features, members) + apart(features, members, torch.full((5, 5), 0.2))
     term.backward()
     assert term.isfinite()
     assert features.grad.isfinite().all()
@@ -106,19 +110,65 @@ def test_the_loss_is_the_sum_of_its_terms(tiny, images, monkeypatch) -> None:
     weights = 0.5 * torch.full((4, 4), 0.25) + 0.5 * pair_weights(members.sum(0))
     loss = 0.5 * symmetric_cross_entropy(target, target).mean()
     loss = loss + 0.5 * symmetric_cross_entropy(target, first.log_softmax(-1)).mean()
-    loss = loss + 0.025 * (uniformity(features[1], members, weights) - intra_class(features[1], members))
+    loss = loss + 0.025 * (apart(features[1], members, weights) - intra_class(features[1], members))
     loss = loss + 0.15 * (features[1] - features[2]).square().sum(-1).mean()
     assert adapter.last["loss"] == pytest.approx(loss.item(), rel=1e-4)
     assert torch.allclose(adapter.memory["pair_weights"], weights, atol=1e-6)
 
 
-def test_the_released_sign_is_the_opposite_one(tiny, images) -> None:
-    notes = []
-    for compact in (True, False):
-        adapter = TCA(tiny(), TCAConfig(threshold=0.0, compact=compact))
+def test_intra_distance_is_its_formula_over_classes_with_a_pair() -> None:
+    features, members = batch([0, 0, 3, 4, 4, 4])
+    terms = []
+    for k in (0, 4):
+        own = features[members[:, k] > 0]
+        pairs = [(a - b).square().sum() for a, b in itertools.combinations(own, 2)]
+        terms.append(torch.stack(pairs).mean())
+    assert intra_distance(features, members).item() == pytest.approx(torch.stack(terms).mean().item(), rel=1e-4)
+    assert intra_distance(*batch([0, 1, 2])).item() == 0
+
+
+def test_each_form_of_the_intra_class_term_is_what_it_says(tiny, images) -> None:
+    notes = {}
+    for intra in ("compact", "distance", "spread"):
+        adapter = TCA(tiny(), TCAConfig(threshold=0.0, intra=intra))
         adapter(images())
-        notes.append(adapter.last["topology"])
-    assert notes[0] > notes[1]
+        notes[intra] = adapter.last["topology"]
+    assert notes["compact"] > notes["spread"]  # the released sign is the opposite one
+    assert notes["distance"] not in (notes["compact"], notes["spread"])
+
+
+def test_centres_move_by_their_share_and_those_of_absent_classes_stay(tiny) -> None:
+    adapter = TCA(tiny(), TCAConfig(centre_share=0.25))
+    first, second = torch.tensor([[4.0], [8.0]]), torch.tensor([[0.0], [1.0]])
+    members = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    adapter.memory["centres"] = adapter._moved_centres(first, members)
+    assert adapter.memory["centres"].flatten().tolist() == [4, 8, 0]  # what was never there takes the batch's
+    moved = adapter._moved_centres(second.requires_grad_(), members.roll(1, 1))
+    assert moved.flatten().tolist() == [4, 6, 1]
+    moved.sum().backward()
+    assert second.grad.flatten().tolist() == [0.25, 1]  # none through what is remembered
+
+
+def test_centres_are_remembered_only_where_they_are_used(tiny, images) -> None:
+    adapters = [TCA(tiny(), TCAConfig(threshold=0.0, centre_share=share)) for share in (1.0, 0.5)]
+    for adapter in adapters:
+        adapter(images())
+    assert ["centres" in adapter.memory for adapter in adapters] == [False, True]
+    assert adapters[0].last["topology"] == adapters[1].last["topology"]  # of the first batch
+    adapters[1](images(seed=1))
+    assert adapters[1].memory["centres"].isfinite().all()
+
+
+def test_centres_can_follow_the_teachers_classes(tiny, images) -> None:
+    weights = {}
+    for labels in ("student", "teacher"):
+        adapter = TCA(tiny(), TCAConfig(threshold=0.0, labels=labels, smoothing=1.0))
+        with torch.no_grad():
+            adapter.networks["teacher"].fc.bias += torch.tensor([0.0, 99.0, 0.0, 0.0])
+        adapter(images())
+        weights[labels] = adapter.memory["pair_weights"].diagonal()
+    assert weights["teacher"].argmax() == 1
+    assert weights["teacher"][1] > 0.99 > weights["student"][1]
 
 
 def test_identical_views_are_aligned(tiny, images, monkeypatch) -> None:
@@ -161,6 +211,13 @@ def test_a_network_without_features_is_refused() -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    for wrong in ({"views": -1}, {"smoothing": 1.5}, {"student_share": -0.1}, {"topology": -1.0}, {"compact": 1}):
+    for wrong in (
+        {"views": -1},
+        {"smoothing": 1.5},
+        {"student_share": -0.1},
+        {"topology": -1.0},
+        {"centre_share": 2.0},
+        {"intra": "none"},
+    ):
         with pytest.raises((ValueError, TypeError), match=next(iter(wrong))):
             TCAConfig(**wrong)

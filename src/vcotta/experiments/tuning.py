@@ -19,9 +19,28 @@ from vcotta.runtime import Runtime
 
 __all__ = ["SPACES", "tune"]
 
+_STEPS = [3e-4, 1e-3, 3e-3, 1e-2]  # around the published ones of CIFAR
+_DECAYS = [0.98, 0.99, 0.999]  # of a teacher
+
 SPACES: dict[str, dict[str, list[Any]]] = {
-    "tent": {"lr": [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]},
-    "cotta": {"lr": [1e-3, 3e-3, 1e-2, 3e-2], "beta": [0.98, 0.99, 0.999], "restore": [0.001, 0.01]},
+    "bn": {"statistics": ["prior"], "alpha": [0.1, 0.3, 0.5, 0.7, 0.9, 1.0]},
+    "tent": {"lr": [*_STEPS, 3e-2]},
+    "adacontrast": {"lr": [2e-4, 1e-3, 5e-3], "contrast": [0.0, 1.0], "beta": _DECAYS},
+    "cotta": {"lr": [1e-3, 3e-3, 1e-2, 3e-2], "beta": _DECAYS, "restore": [0.001, 0.01]},
+    "eata": {"lr": _STEPS, "similarity_margin": [0.05, 0.1, 0.4], "fisher_weight": [0.0, 1.0, 2000.0]},
+    "rotta": {"lr": _STEPS, "nu": [0.001, 0.01], "alpha": [0.01, 0.05, 0.2]},
+    "petal": {"lr": _STEPS, "beta": _DECAYS, "delta": [0.003, 0.03]},
+    "rmt": {"lr": _STEPS, "beta": _DECAYS, "contrast": [0.0, 1.0]},
+    "santa": {"lr": _STEPS, "anchor": [1.0, 2.0], "contrast": [0.0, 1.0]},
+    "palm": {"lr": [5e-5, 1.5e-4, 5e-4, 1.5e-3], "decay": [0.1, 0.5, 0.9], "threshold": [0.3, 1.0, 3.0]},
+    "surgeon": {"lr": _STEPS, "consistency": [0.0, 0.01, 0.1]},
+    "obao": {"lr": _STEPS, "beta": _DECAYS, "margin": [0.1, 0.2, 0.4]},
+    "tca": {"lr": _STEPS, "beta": _DECAYS, "student_share": [0.3, 0.5]},
+    "roid": {"lr": _STEPS, "source_momentum": [0.95, 0.99, 0.999]},
+    "sar": {"lr": _STEPS, "reset_below": [0.0, 0.05, 0.2]},
+    "rdumb": {"lr": _STEPS, "similarity_margin": [0.05, 0.1, 0.4]},
+    "cmf": {"lr": _STEPS, "source_momentum": [0.95, 0.99, 0.999], "alpha": [0.99, 0.999]},
+    "deyo": {"lr": _STEPS, "entropy_margin": [0.4, 0.5], "drop": [0.1, 0.2, 0.3]},
     "vcotta": {
         "alpha": ["entropy", 0.5],
         "loss": ["ce", "sce"],

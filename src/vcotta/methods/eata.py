@@ -22,7 +22,7 @@ class EATAConfig(ETAConfig):
     """Settings of EATA; ImageNet-C's from the official code, CIFAR's from the re-implementation by Döbler et al.
 
     Attributes:
-        lr: Step size (CIFAR 1e-3, ImageNet-C 2.5e-4).
+        lr: Step size (CIFAR 1e-3, ImageNet-C 2.5e-4). The authors' own for CIFAR is not in their code.
         optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C (official: without Nesterov; re-implementation: with it).
         entropy_margin: E_0 as a share of log C: only samples of lower entropy are learned from (0.4).
         similarity_margin: epsilon: only samples are whose prediction has a smaller cosine with the running mean

@@ -81,8 +81,9 @@ class OBAO(Adapter):
 
     Differs from the official code where the buffer runs full or has fewer places than the batch has confident images:
     images of one batch never replace each other, and those beyond the last place are dropped. The projector that the
-    official code creates but never uses is left out. One wait for the device a batch tells how full the buffer is: the
-    replayed images are normalised by their own statistics, so they must be those and no others.
+    official code creates but never uses is left out, and so is its switch to classifier rows in place of prototypes.
+    One wait for the device a batch tells how full the buffer is: the replayed images are normalised by their own
+    statistics, so they must be those and no others.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())

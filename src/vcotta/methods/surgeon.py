@@ -30,7 +30,8 @@ class SURGEONConfig:
         layers: Whose weights are trained: the scales of the ``normalisation`` layers, SURGEON (BN) in the paper, or
             those of ``all`` convolutions, normalisation and linear layers.
         probe: Images of the batch on which the layers' importance is measured (10).
-        margin: Entropy below which an image is learned from, as a share of log C (0.4).
+        margin: Entropy below which an image is learned from, as a share of log C (0.4; the official code has none for
+            ImageNet-C, where the same share is ours).
         consistency: Weight of the consistency, times the number of classes (0.01).
         flip: Whether views may mirror the image.
     """

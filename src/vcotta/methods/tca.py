@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from vcotta.methods.mean_teacher import update_teacher
 from vcotta.methods.view_average import ViewAveraging
 from vcotta.views import random_view
 
-__all__ = ["TCA", "TCAConfig", "intra_class", "pair_weights", "uniformity"]
+__all__ = ["TCA", "TCAConfig", "class_centres", "intra_class", "intra_distance", "pair_weights", "uniformity"]
 
 _ABSENT = -1e30  # the logarithm of nothing, finite so that gradients stay so
 
@@ -39,8 +39,13 @@ class TCAConfig:
         topology: Weight of the uniformity and the intra-class term (0.025, hard-coded for CIFAR).
         alignment: Weight of the alignment of two views (0.15, hard-coded for CIFAR).
         smoothing: Share of a batch in the moving pair weights (0.2).
-        compact: Whether the intra-class term draws images of a class together (ours). The official code has the
-            opposite sign, False, by which they spread; what the paper prints is not known to us.
+        intra: The term within a class. ``compact`` draws its images together, the nearest ones most (ours), and
+            ``distance`` all pairs alike. ``spread`` is the official code's ``compact`` with the opposite sign, by which
+            they part; what the paper prints is not known to us.
+        centre_share: Share of the batch in the class centres of the uniformity term, the rest being their moving
+            average (1: the batch alone, as in the official losses; the rate of its average is undefined).
+        labels: Whose classes the centres follow: those of the ``student`` on the first view (official code) or those of
+            the ``teacher`` (an unofficial rewrite).
         student_share: Share of the student's logits in the prediction, the rest being the teacher's (0.5 in the later
             of the two official versions, 0.3 in the earlier).
         flip: Whether views may mirror the image.
@@ -54,7 +59,9 @@ class TCAConfig:
     topology: float = 0.025
     alignment: float = 0.15
     smoothing: float = 0.2
-    compact: bool = True
+    intra: Literal["compact", "distance", "spread"] = "compact"
+    centre_share: float = 1.0
+    labels: Literal["student", "teacher"] = "student"
     student_share: float = 0.5
     flip: bool = True
 
@@ -63,7 +70,7 @@ class TCAConfig:
         for name in ("lr", "views", "topology", "alignment"):
             if getattr(self, name) < 0:
                 raise ValueError(f"Expected `{name}` to be at least 0, but got {getattr(self, name)}.")
-        for name in ("beta", "smoothing", "student_share"):
+        for name in ("beta", "smoothing", "centre_share", "student_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"Expected `{name}` to lie in [0, 1], but got {getattr(self, name)}.")
 
@@ -87,11 +94,13 @@ class TCA(ViewAveraging):
 
     The official code was released in two versions, neither of which runs: names are undefined. We follow the later one
     and differ from it where it cannot be meant. Its centres carry no gradient, which makes the uniformity term a
-    constant; here they do. Its intra-class term drives images of a class apart (``compact=False``). Both terms go over
+    constant; here they do. Its intra-class term drives images of a class apart (``intra="spread"``). Both terms go over
     the classes that the batch has, the intra-class one over those with two images or more, where the official code puts
     absent centres at the origin and takes the logarithm of an empty mean. Alignment, undefined there, is the mean
-    squared distance. The moving average of the centres is left out: its rate is undefined, and the official losses use
-    the centres of the batch. Values for ImageNet-C are not known to us: its weights of the terms are CIFAR's.
+    squared distance. Centres are those of the batch, which the official losses use; their moving average, whose rate is
+    undefined there, is ``centre_share``. An unofficial rewrite leaves the pairs of the first batch unweighted; here W
+    follows the counts from the start. Values for ImageNet-C are not known to us: its weights of the terms are CIFAR's.
+    ``docs/methods.md`` shows what the open choices come to on held-out corruptions.
 
     The features are what the last linear layer reads, not normalised; a network without one is refused.
 
@@ -135,15 +144,17 @@ class TCA(ViewAveraging):
         logits = self.logits(student, images)
         (features, view_logits), (others, _) = (self.features_and_logits(student, self._view(images)) for _ in range(2))
         fit = symmetric_cross_entropy(target, torch.stack([logits, view_logits]).log_softmax(-1)).mean()
-        members = F.one_hot(view_logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
-        weights = self._moved_weights(members.sum(0))
-        topology = uniformity(features, members, weights)
-        topology = topology + intra_class(features, members) * (-1 if config.compact else 1)
+        labelled = view_logits if config.labels == "student" else target
+        members = F.one_hot(labelled.argmax(-1), logits.shape[-1]).to(logits.dtype)
+        weights, centres = self._moved_weights(members.sum(0)), self._moved_centres(features, members)
+        topology = uniformity(centres, members.any(0), weights) + _INTRA[config.intra](features, members)
         alignment = (features - others).square().sum(-1).mean()
         self.note(fit=fit.detach(), topology=topology.detach(), alignment=alignment.detach())
         done = self.minimise(fit + config.topology * topology + config.alignment * alignment)
         update_teacher(self.networks["teacher"], student, config.beta, done)
         self.memory["pair_weights"] = torch.where(done, weights, self._weights(weights))
+        if config.centre_share < 1:
+            self.memory["centres"] = torch.where(done, centres.detach(), self._centres(centres))
         # Log-probabilities are logits too: shifted by a constant, which the normalisation takes out again.
         return torch.lerp(target, logits, config.student_share).log_softmax(-1)
 
@@ -157,6 +168,20 @@ class TCA(ViewAveraging):
     def _moved_weights(self, counts: Tensor) -> Tensor:
         weights = pair_weights(counts)
         return torch.lerp(self._weights(weights), weights, self.config.smoothing)
+
+    def _centres(self, like: Tensor) -> Tensor:
+        """The moving average of the centres so far, (classes, dimensions); zeros for a class that was never there."""
+        return self.memory.get("centres", torch.zeros_like(like))
+
+    def _moved_centres(self, features: Tensor, members: Tensor) -> Tensor:
+        """The centres of the batch, mixed with what is remembered of them; a class the batch has not keeps its own."""
+        centres = class_centres(features, members)
+        if self.config.centre_share == 1:
+            return centres
+        past, here = self._centres(centres), members.any(0).unsqueeze(-1)
+        known = past.any(-1, keepdim=True)
+        moved = torch.where(known, torch.lerp(past, centres, self.config.centre_share), centres)
+        return torch.where(here, moved, past)
 
 
 def pair_weights(counts: Tensor) -> Tensor:
@@ -172,20 +197,28 @@ def pair_weights(counts: Tensor) -> Tensor:
     return 0.5 * (shares.unsqueeze(0) + shares.unsqueeze(1))
 
 
-def uniformity(features: Tensor, members: Tensor, weights: Tensor) -> Tensor:
+def class_centres(features: Tensor, members: Tensor) -> Tensor:
+    """Mean feature of every class, (classes, dimensions), zeros for one without images.
+
+    Example:
+        >>> class_centres(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]))
+        tensor([[1.],
+                [3.]])
+    """
+    return members.T @ features / members.sum(0).clamp_min(1).unsqueeze(-1)
+
+
+def uniformity(centres: Tensor, present: Tensor, weights: Tensor) -> Tensor:
     r""":math:`\log \operatorname{mean}_{i<j} W_{ij} e^{-2 \|c_i - c_j\|^2}` over pairs of classes the batch has.
 
     Args:
-        features: Features, (batch, dimensions).
-        members: Whether an image is of a class, 0 or 1, (batch, classes).
+        centres: Class centres, (classes, dimensions).
+        present: Which classes the batch has, (classes,).
         weights: W, (classes, classes).
 
     Returns:
         The term, 0 if there are fewer than two classes. It falls as centres move apart.
     """
-    counts = members.sum(0)
-    centres = members.T @ features / counts.clamp_min(1).unsqueeze(-1)
-    present = counts > 0
     pairs = (present.unsqueeze(0) & present.unsqueeze(1)).triu(1)
     scores = weights.log() - 2 * _squared_distances(centres, present)
     mean = scores.masked_fill(~pairs, _ABSENT).flatten().logsumexp(0) - pairs.sum().clamp_min(1).log()
@@ -213,9 +246,29 @@ def intra_class(features: Tensor, members: Tensor) -> Tensor:
     return means.sum() / (pairs > 0).sum().clamp_min(1)
 
 
+def intra_distance(features: Tensor, members: Tensor) -> Tensor:
+    r"""Mean over classes of :math:`\operatorname{mean}_{a<b} \|v_a - v_b\|^2`, over classes with two images or more.
+
+    Example:
+        >>> intra_distance(torch.tensor([[1.0], [3.0], [9.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
+        tensor(4.)
+    """
+    counts = members.sum(0)
+    spread = (features - members @ class_centres(features, members)).square().sum(-1)
+    means = 2 * (members.T @ spread) / (counts - 1).clamp_min(1)  # pairs lie twice the variance apart
+    return means.sum() / (counts > 1).sum().clamp_min(1)
+
+
 def _squared_distances(points: Tensor, present: Tensor) -> Tensor:
     """Squared distances between the rows of ``points``, about the mean of those present so that little cancels."""
     mean = (points * present.unsqueeze(-1)).sum(0) / present.sum().clamp_min(1)
     points = points - mean.detach()
     squares = points.square().sum(-1)
     return (squares.unsqueeze(0) + squares.unsqueeze(1) - 2 * points @ points.T).clamp_min(0)
+
+
+_INTRA = {
+    "compact": lambda features, members: -intra_class(features, members),
+    "distance": intra_distance,
+    "spread": intra_class,
+}
