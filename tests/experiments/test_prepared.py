@@ -5,6 +5,7 @@ import pytest
 from vcotta.experiments import prepared
 from vcotta.experiments.benchmark import BENCHMARKS
 from vcotta.experiments.prepared import prepare_adapter
+from vcotta.experiments.setup import adapter_for
 from vcotta.methods import CoTTA
 
 
@@ -48,6 +49,15 @@ def test_another_network_and_another_seed_are_prepared_on_their_own(reads) -> No
         prepare_adapter(CoTTA(digits.build(None, seed=seed)), digits)
     prepare_adapter(CoTTA(digits.build(None), seed=1), digits)  # preparing may draw random numbers
     assert reads == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("threshold", "times"), [(None, 1), (0.5, 0)])
+def test_an_open_threshold_is_learned_though_the_method_could_do_without(threshold, times, reads, monkeypatch) -> None:
+    digits = BENCHMARKS["digits"]
+    monkeypatch.setattr(type(digits), "trains_itself", False)  # as the large benchmarks are
+    adapter = adapter_for(digits, "cotta", digits.build(None), threshold=threshold)
+    assert len(reads) == times
+    assert ("threshold" in adapter.prepared) == bool(times)
 
 
 def test_the_cache_is_keyed_by_all_that_matters() -> None:

@@ -153,7 +153,7 @@ def adapter_for(
     settings = {"dataset": benchmark.settings, **options}
     source = benchmark.source(seed) if benchmark.trains_itself else None
     adapter = build_adapter(method, model, source=source, seed=seed, runtime=runtime or Runtime(), **settings)
-    if adapter.needs_source and source is None:
+    if adapter.uses_source and source is None:
         prepare_adapter(adapter, benchmark, seed)
     return adapter
 

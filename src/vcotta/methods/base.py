@@ -148,6 +148,11 @@ class Adapter(ABC):
         """
         return {}
 
+    @property
+    def uses_source(self) -> bool:
+        """Whether source data would teach it something; a method may be able to do without."""
+        return self.needs_source
+
     @torch.inference_mode(False)
     def prepare(self, source: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Learn from source data before testing, and start anew with what was learned.

@@ -23,6 +23,11 @@ class ViewAveraging(Adapter):
     The method's config has ``views``, ``threshold`` and ``flip``; its ``networks`` hold a ``"teacher"``.
     """
 
+    @property
+    def uses_source(self) -> bool:
+        """An open threshold is learned from source data."""
+        return self.needs_source or self.config.threshold is None
+
     @torch.no_grad()
     def teacher_target(self, anchor: nn.Module, images: Tensor) -> Tensor:
         """Log-probabilities of the teacher, over views if the anchor's mean confidence is below the threshold."""
