@@ -6,7 +6,6 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -18,12 +17,12 @@ from vcotta.bayes import is_variational
 from vcotta.distributed import World, average, is_shared, split_batch
 from vcotta.guard import Guard, Watch
 from vcotta.inputs import check_images
-from vcotta.methods.checks import check_origin, check_shapes
 from vcotta.methods.facts import Facts
 from vcotta.methods.features import catch_features
 from vcotta.methods.interventions import intervene, signals
 from vcotta.methods.losses import entropy
 from vcotta.methods.source_data import Placed
+from vcotta.methods.state import adapter_state, load_adapter_state
 from vcotta.prediction import RECENT, Prediction, abstain, check_request, decompose
 from vcotta.rng import OwnRng
 from vcotta.runtime import Runtime
@@ -170,7 +169,7 @@ class Adapter(ABC):
     @torch.inference_mode(False)
     def adopt(self, prepared: dict[str, Tensor]) -> None:
         """Start anew with what this method learned from source data at another time, ``prepared`` of its adapter."""
-        self.prepared = self._placed({name: tensor.detach() for name, tensor in prepared.items()})
+        self.prepared = self.placed({name: tensor.detach() for name, tensor in prepared.items()})
         self.reset()
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -380,53 +379,15 @@ class Adapter(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed stream needs: networks, optimiser, randomness, counters, and the start to reset to."""
-        networks = {"start": self.start, **self.networks}
-        return {
-            "method": self.name,
-            "config": asdict(self.config),
-            "seed": self.seed,
-            "networks": {role: _cloned(net.state_dict()) for role, net in networks.items()},
-            "optimizer": None if self.optimizer is None else copy.deepcopy(self.optimizer.state_dict()),
-            "memory": _cloned(self.memory),
-            "prepared": _cloned(self.prepared),
-            "rng": self._rng.state_dict(),
-            "compiled_shape": None if self._compiled_shape is None else list(self._compiled_shape),
-            "counters": {"steps": self.steps, "skipped": self.skipped},
-            "recent": self._recent.clone(),
-            "guard": None if self._watch is None else self._watch.state_dict(),
-        }
+        return adapter_state(self)
 
     @torch.inference_mode(False)
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`; one of another method, setting or network is refused before anything changes."""
-        check_origin(state, self.name, asdict(self.config), None if self.guard is None else asdict(self.guard))
-        before = self.state_dict() if state["prepared"] and not self.prepared else None
-        if before is not None:
-            self.adopt(state["prepared"])  # networks and optimiser may depend on it
-        networks = {"start": self.start, **self.networks}
-        try:
-            check_shapes(state, networks, self.optimizer)
-        except ValueError:
-            if before is not None:
-                self.adopt({})
-                self.load_state_dict(before)
-            raise
-        for role, net in networks.items():
-            net.load_state_dict(state["networks"][role])
-        if self.optimizer is not None:
-            self.optimizer.load_state_dict(state["optimizer"])
-        self.memory, self.prepared = self._placed(state["memory"]), self._placed(state["prepared"])
-        saved = state["compiled_shape"]
-        self._compiled_shape = self._fixed_shape or (tuple(saved) if saved else None)
-        self.seed = state["seed"]
-        self._rng.load_state_dict(state["rng"])
-        self.steps, self.skipped = state["counters"]["steps"], state["counters"]["skipped"]
-        self._recent = state["recent"].to(self.runtime.device, copy=True)
-        if self._watch is not None:
-            self._watch.load_state_dict(state["guard"])
-        self.last, self.signals = {}, {}
+        load_adapter_state(self, state)
 
-    def _placed(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    def placed(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Copies of tensors on the adapter's device."""
         return {name: tensor.to(self.runtime.device, copy=True) for name, tensor in tensors.items()}
 
     def _taken(self, images: Tensor) -> Tensor:
@@ -463,10 +424,6 @@ class Adapter(ABC):
     def _rng_kept(self) -> AbstractContextManager[None]:
         """Draws inside the block leave neither the global nor the adapter's randomness changed."""
         return OwnRng(self.seed, self.runtime.device).scope()
-
-
-def _cloned(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in state.items()}
 
 
 def _read(notes: dict[str, Any]) -> dict[str, Any]:

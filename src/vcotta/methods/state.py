@@ -1,0 +1,129 @@
+"""The state of an adapter: what belongs to it, what is refused of another, and how to go on from one."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from vcotta.methods.base import Adapter
+
+__all__ = ["adapter_state", "load_adapter_state"]
+
+
+def adapter_state(adapter: Adapter) -> dict[str, Any]:
+    """Return everything a resumed stream needs, as tensors, numbers and text."""
+    networks = {"start": adapter.start, **adapter.networks}
+    shape = adapter._compiled_shape
+    return {
+        "method": adapter.name,
+        "config": asdict(adapter.config),
+        "seed": adapter.seed,
+        "networks": {role: _cloned(net.state_dict()) for role, net in networks.items()},
+        "optimizer": None if adapter.optimizer is None else copy.deepcopy(adapter.optimizer.state_dict()),
+        "memory": _cloned(adapter.memory),
+        "prepared": _cloned(adapter.prepared),
+        "rng": adapter._rng.state_dict(),
+        "compiled_shape": None if shape is None else list(shape),
+        "counters": {"steps": adapter.steps, "skipped": adapter.skipped},
+        "recent": adapter._recent.clone(),
+        "guard": None if adapter._watch is None else adapter._watch.state_dict(),
+    }
+
+
+def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
+    """Go on from an `adapter_state`; one of another method, setting or network is refused before anything changes."""
+    guard = None if adapter.guard is None else asdict(adapter.guard)
+    _check_origin(state, adapter.name, asdict(adapter.config), guard)
+    before = adapter_state(adapter) if state["prepared"] and not adapter.prepared else None
+    if before is not None:
+        adapter.adopt(state["prepared"])  # networks and optimiser may depend on it
+    networks = {"start": adapter.start, **adapter.networks}
+    try:
+        _check_shapes(state, networks, adapter.optimizer)
+    except ValueError:
+        if before is not None:
+            adapter.adopt({})
+            load_adapter_state(adapter, before)
+        raise
+    for role, net in networks.items():
+        net.load_state_dict(state["networks"][role])
+    if adapter.optimizer is not None:
+        adapter.optimizer.load_state_dict(state["optimizer"])
+    adapter.memory, adapter.prepared = adapter.placed(state["memory"]), adapter.placed(state["prepared"])
+    saved = state["compiled_shape"]
+    adapter._compiled_shape = adapter._fixed_shape or (tuple(saved) if saved else None)
+    adapter.seed = state["seed"]
+    adapter._rng.load_state_dict(state["rng"])
+    adapter.steps, adapter.skipped = state["counters"]["steps"], state["counters"]["skipped"]
+    adapter._recent = state["recent"].to(adapter.runtime.device, copy=True)
+    if adapter._watch is not None:
+        adapter._watch.load_state_dict(state["guard"])
+    adapter.last, adapter.signals = {}, {}
+
+
+def _cloned(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+_PARTS = {
+    "method",
+    "config",
+    "seed",
+    "networks",
+    "optimizer",
+    "memory",
+    "prepared",
+    "rng",
+    "compiled_shape",
+    "counters",
+    "recent",
+    "guard",
+}
+
+
+def _check_origin(state: dict[str, Any], name: str, config: dict[str, Any], guard: dict[str, Any] | None) -> None:
+    """Raise unless ``state`` is whole and belongs to an adapter of this method with these settings and this guard."""
+    if missing := _PARTS - set(state):
+        raise ValueError(f"Expected an adapter's state, but {', '.join(sorted(missing))} is missing from it.")
+    if state["method"] != name:
+        raise ValueError(f"Expected a state of {name}, but got one of {state['method']}.")
+    if not all(type(state["counters"].get(key)) is int for key in ("steps", "skipped")) or "cpu" not in state["rng"]:
+        raise ValueError("Expected an adapter's state, but its counters or random numbers are missing.")
+    for key, ours in config.items():
+        theirs = state["config"].get(key)
+        if theirs != ours:
+            raise ValueError(
+                f"The state was made with {key}={theirs!r}, this adapter has {key}={ours!r}. "
+                "Build it with the same settings."
+            )
+    theirs = state["guard"] and state["guard"]["settings"]
+    if theirs != guard:
+        made, here = ("no guard" if one is None else f"the guard {one}" for one in (theirs, guard))
+        raise ValueError(f"The state was made with {made}, this adapter has {here}. Build it with the same `guard`.")
+
+
+def _check_shapes(
+    state: dict[str, Any], networks: dict[str, nn.Module], optimizer: torch.optim.Optimizer | None
+) -> None:
+    """Raise unless the networks and the optimiser of ``state`` have the shapes of these."""
+    for role, net in networks.items():
+        ours = {key: tuple(tensor.shape) for key, tensor in net.state_dict().items()}
+        theirs = {key: tuple(tensor.shape) for key, tensor in state["networks"].get(role, {}).items()}
+        if ours != theirs:
+            odd = next(key for key in (*ours, *theirs) if ours.get(key) != theirs.get(key))
+            raise ValueError(
+                f"The state belongs to another network: {role} has {odd!r} of shape {ours.get(odd)} here "
+                f"and {theirs.get(odd)} in the state."
+            )
+    if (optimizer is None) != (state["optimizer"] is None):
+        raise ValueError("The state's optimiser does not fit this adapter.")
+    if optimizer is not None:
+        sizes = [len(group["params"]) for group in optimizer.param_groups]
+        saved = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
+        if sizes != saved:
+            raise ValueError(f"The state's optimiser has {saved} parameters by group, this adapter's has {sizes}.")
