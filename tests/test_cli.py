@@ -139,7 +139,7 @@ MISTAKES = {
     "an unknown corruption": (["corrupt", "a.png", "--name", "smog", "--out", "b.png"], "fog"),
     "a file that is not there": (["corrupt", "none.png", "--name", "fog", "--out", "b.png"], "none.png"),
     "data that cannot be fetched": (["data", "fetch", "frst"], "Did you mean 'frost'"),
-    "nothing to tune": (["tune", "--method", "bn", "--out", "x.json"], "none to search"),
+    "nothing to tune": (["tune", "--method", "source", "--out", "x.json"], "none to search"),
     "seeds that are not numbers": (["tune", "--method", "tent", "--out", "x", "--seeds", "a"], "whole numbers"),
     "an unknown option to tune": (["tune", "--method", "tent", "--out", "x", "--grid", "lrr=1"], "'lr'"),
     "a severity of 0 to tune at": (["tune", "--method", "tent", "--out", "x", "--severities", "0"], "1 to 5"),
