@@ -334,27 +334,37 @@ def describe(asked: argparse.Namespace, ways: Sequence[Way]) -> dict[str, Any]:
     }
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """Add what every benchmark of steps is told."""
     here = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=here, help="cuda, cuda:1 or cpu (default: a GPU where there is one)")
     parser.add_argument("--network", help="a name for build_network (default wrn-28-10, on the CPU wrn-16-1)")
     parser.add_argument("--image-size", type=int, default=32, help="side of the images in pixels (default 32)")
     parser.add_argument("--batch-size", type=int, help="images in a batch (default 200, on the CPU 50)")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+
+
+def fill_common(asked: argparse.Namespace) -> argparse.Namespace:
+    """Choose network and batch for the device where they were left open."""
+    asked.network = asked.network or ("wrn-28-10" if on_gpu(asked.device) else "wrn-16-1")
+    asked.batch_size = asked.batch_size or (200 if on_gpu(asked.device) else 50)
+    return asked
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_common(parser)
     parser.add_argument("--steps", type=int, help="timed steps of every row (default 10 fast, 3 plain, 3 on the CPU)")
     parser.add_argument("--warm", type=int, help="untimed steps of every row (default 3 fast, 1 plain, 1 on the CPU)")
     parser.add_argument("--methods", default=",".join(METHODS), help=f"of {', '.join(METHODS)} (default all)")
     parser.add_argument("--warmup", action="store_true", help="measure the variational warm-up as well")
-    parser.add_argument("--json", type=Path, help="write the results to this file")
     asked = parser.parse_args()
     asked.methods = asked.methods.split(",")
     if unknown := [name for name in asked.methods if name not in METHODS]:
         parser.error(f"expected --methods to be of {', '.join(METHODS)}, but got {unknown[0]!r}")
     if any(count is not None and count < 1 for count in (asked.steps, asked.warm, asked.batch_size)):
         parser.error("expected --steps, --warm and --batch-size to be at least 1")
-    asked.network = asked.network or ("wrn-28-10" if on_gpu(asked.device) else "wrn-16-1")
-    asked.batch_size = asked.batch_size or (200 if on_gpu(asked.device) else 50)
-    return asked
+    return fill_common(asked)
 
 
 def prepare(asked: argparse.Namespace) -> Work:

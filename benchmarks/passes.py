@@ -18,14 +18,13 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from adapt import describe, free, on_gpu, step_times, ways_to_compute
+from adapt import add_common, describe, fill_common, free, step_times, ways_to_compute
 from vcotta import Runtime, build_adapter, list_methods, to_variational
 from vcotta.batch_norm import batch_norms, use_batch_statistics
 from vcotta.files import write_json
@@ -125,19 +124,11 @@ def measure(method: str, network: nn.Module, batches: Sequence[Tensor], runtime:
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    here = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", default=here, help="cuda, cuda:1 or cpu (default: a GPU where there is one)")
-    parser.add_argument("--network", help="a name for build_network (default wrn-28-10, on the CPU wrn-16-1)")
-    parser.add_argument("--image-size", type=int, default=32, help="side of the images in pixels (default 32)")
-    parser.add_argument("--batch-size", type=int, help="images in a batch (default 200, on the CPU 50)")
+    add_common(parser)
     parser.add_argument("--steps", type=int, default=5, help="timed steps (default 5)")
     parser.add_argument("--warm", type=int, default=2, help="untimed steps (default 2)")
     parser.add_argument("--methods", default=",".join(list_methods()), help="by default all")
-    parser.add_argument("--json", type=Path, help="write the results to this file")
-    asked = parser.parse_args(given)
-    asked.network = asked.network or ("wrn-28-10" if on_gpu(asked.device) else "wrn-16-1")
-    asked.batch_size = asked.batch_size or (200 if on_gpu(asked.device) else 50)
-    return asked
+    return fill_common(parser.parse_args(given))
 
 
 def main(given: Sequence[str] | None = None) -> None:
