@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from vcotta.experiments.benchmark import find_benchmark
+from vcotta.methods import configure
+
 __all__ = ["Cell", "Start"]
 
 Start = Literal["source", "warmed", "unwarmed", "scratch"]
@@ -33,8 +36,10 @@ class Cell:
         seed: Seed of the adaptation, and of the networks where they are made here.
 
     Example:
-        >>> Cell("vcotta", "digits", "vcotta", start="warmed", seed=1).key
-        'vcotta-1-528568f4'
+        >>> plain = Cell("vcotta", "digits", "vcotta", start="warmed", seed=1)
+        >>> same = Cell("8 views", "digits", "vcotta", {"views": 8}, start="warmed", seed=1)
+        >>> plain.key == same.key, plain.key == Cell("vcotta", "digits", "vcotta", start="warmed", seed=2).key
+        (True, False)
     """
 
     label: str
@@ -51,8 +56,18 @@ class Cell:
     seed: int = 0
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What its run is known by: everything but the label and the options that name what is usual anyway."""
+        facts = {name: value for name, value in asdict(self).items() if name != "label"}
+        preset = {name: value for name, value in self.options.items() if name == "preset"}
+        usual = asdict(configure(self.method, dataset=find_benchmark(self.dataset).settings, **preset))
+        facts["options"] = {
+            name: value for name, value in self.options.items() if name in preset or usual.get(name) != value
+        }
+        return facts
+
+    @property
     def key(self) -> str:
-        """A name for its folder: the label, the seed, and a hash of everything."""
-        words = "".join(letter if letter.isalnum() else "_" for letter in self.label)
-        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:8]
-        return f"{words}-{self.seed}-{digest}"
+        """A name for its folder, the same for rows of several experiments that are the same run."""
+        digest = hashlib.sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()[:8]
+        return f"{self.method}-{self.seed}-{digest}"

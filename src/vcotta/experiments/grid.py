@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,7 @@ def _stream(cell: Cell, benchmark: Benchmark, device: str) -> ProtocolStream:
 def _facts(cell: Cell, benchmark: Benchmark, weights: Weights | None) -> dict[str, Any]:
     """What the manifest tells beside what every run's does."""
     return {
-        "cell": asdict(cell),
+        "cell": cell.facts,
         "dataset": cell.dataset,
         "network": benchmark.network,
         **recipe(cell, benchmark, weights),
@@ -115,8 +114,8 @@ def run_cells(
     """Run many cells, each in a folder of ``out`` by its key, and return their runs in order.
 
     Killed and called again, it goes on: finished cells are read, others continue from their last checkpoint. Cells
-    that several experiments share are run once. A finished cell that was made with other settings than it has now is
-    refused, see `finished_cell`.
+    that several experiments share are run once, whatever their rows are called. A finished cell that was made with
+    other settings than it has now is refused, see `finished_cell`.
 
     Args:
         cells: What to run.
