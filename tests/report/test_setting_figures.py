@@ -50,3 +50,11 @@ def test_paper_values_change_the_picture(tmp_path):
     curves(["0", "1", "2"], LINES[:1], "a setting", with_paper)
     curves(["0", "1", "2"], [Series("cotta", LINES[0].values, LINES[0].widths, [NAN] * 3)], "a setting", without)
     assert with_paper.read_bytes() != without.read_bytes()
+
+
+def test_the_numbers_beside_bars_say_which_are_the_papers(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr("matplotlib.axes.Axes.text", lambda axes, x, y, words, **how: written.append(words))
+    bars = Series("Error %", [12.0, 11.5], [NAN, NAN], [14.7, NAN])
+    bar_panels(["one", "two"], ["vcotta", "vcotta"], [bars], tmp_path / "one.png")
+    assert written == ["12.00 (paper 14.70)", "11.50"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from vcotta.experiments.entries import ENTRIES
 from vcotta.experiments.outcome import by_corruption, read_rows, table
-from vcotta.experiments.pictures import CAPTIONS, MARKS
+from vcotta.experiments.pictures import CAPTIONS, MARKS, SPREAD
 
 __all__ = ["command", "listed", "made_of", "outcome_page", "outcome_section"]
 
@@ -30,11 +30,13 @@ def outcome_section(told: Mapping[str, Any], picture: str) -> str:
     parts = [f"```console\n$ {command(told)}\n```", table(entry, rows).markdown().rstrip()]
     if entry.by_corruption is not None:
         parts.append(by_corruption(entry, dataset, rows).markdown().rstrip())
-    caption = CAPTIONS[entry.picture]
+    caption = [CAPTIONS.get(entry.picture, "")]
+    if len(told["asked"]["seeds"]) > 1:
+        caption.append(SPREAD.get(entry.picture, ""))
     if entry.picture in MARKS and any(row.paper for row in rows):
-        caption += f" {MARKS[entry.picture]} are the paper's values."
-    parts += [made_of(told), f"![{entry.name}: {entry.title}]({picture})", caption]
-    return "\n\n".join(parts) + "\n"
+        caption.append(f"{MARKS[entry.picture]} are the paper's values.")
+    parts += [made_of(told), f"![{entry.name}: {entry.title}]({picture})", " ".join(filter(None, caption))]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def command(told: Mapping[str, Any]) -> str:

@@ -21,24 +21,29 @@ from vcotta.report.groups import Group, labelled
 from vcotta.report.setting_figures import Series, bar_panels, curves, dots, notes_along_stream, stacked_bars
 from vcotta.runs import Run
 
-__all__ = ["CAPTIONS", "MARKS", "draw"]
+__all__ = ["CAPTIONS", "MARKS", "SPREAD", "draw"]
 
 UP_AND_DOWN = 9  # steps of severity within a corruption of the gradual stream
 
 CAPTIONS = {
     "heat map": "Error in per cent of each method on each corruption; deeper is worse, the lowest of a column is bold.",
     "groups": "Each group's share of the mean error: the sum of its errors, divided by the number of corruptions.",
-    "bars": "Whiskers are 95 % intervals over seeds.",
-    "curve": "Bars are 95 % intervals over seeds.",
-    "gradual": "Error at each step of severity, averaged over the corruptions; bars are 95 % intervals over seeds.",
+    "gradual": "Error at each step of severity, averaged over the corruptions.",
     "orders": "One mark a run, by seed and order; the line is their mean.",
-    "loops": "Error of each round through the corruptions; bars are 95 % intervals over seeds.",
+    "loops": "Error of each round through the corruptions.",
     "drift": "Mean over runs, batch by batch.",
     "risk": "Error among the predictions that are kept, the most confident first; all runs together.",
     "reliability": "Accuracy against confidence in 15 bins, all runs together; below the diagonal one is too sure.",
-    "cost": "Mean error against seconds a corruption; bars are ranges over runs.",
+    "cost": "Mean error against seconds a corruption.",
 }
-"""What each kind of picture shows."""
+"""What each kind of picture shows, where its axes do not say it."""
+
+SPREAD = {
+    "bars": "Whiskers are 95 % intervals over seeds.",
+    **dict.fromkeys(("curve", "gradual", "loops"), "Bars are 95 % intervals over seeds."),
+    "cost": "Bars are ranges over seeds.",
+}
+"""How a picture shows that there are several seeds."""
 
 MARKS = {"bars": "Diamonds", "orders": "Diamonds", "curve": "Dashed lines"}
 """What the paper's values are in the pictures that have them."""

@@ -66,11 +66,12 @@ def bar_panels(rows: Sequence[str], methods: Sequence[str], series: Sequence[Ser
             for place, value, width, paper in zip(places, one.values, one.widths, one.paper, strict=True):
                 if math.isfinite(value):
                     end = np.nanmax([value, value + width, paper + 0.015 * top])
-                    axes.text(end + 0.015 * top, float(place), _short(value), va="center", fontsize=9)
+                    words = f"{_short(value)} (paper {_short(paper)})" if math.isfinite(paper) else _short(value)
+                    axes.text(end + 0.015 * top, float(place), words, va="center", fontsize=9)
             if np.isfinite(one.paper).any():
                 axes.plot(one.paper, places, label="paper", zorder=3, **PAPER)  # type: ignore[arg-type]
                 axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
-            axes.set_xlim(0, 1.16 * top)
+            axes.set_xlim(0, (1.5 if np.isfinite(one.paper).any() else 1.16) * top)
             axes.locator_params(axis="x", nbins=5)
             axes.set_xlabel(one.label)
             axes.grid(axis="y", visible=False)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from vcotta.experiments.entry import Asked
+from vcotta.experiments.outcome import FORMS, Row, rows_as_json
+from vcotta.experiments.outcome_page import outcome_section
+
+
+def told(seeds: tuple[int, ...], paper: dict[str, float]) -> dict[str, Any]:
+    scores = dict.fromkeys(FORMS, 1.0)
+    row = Row("alpha 1", "vcotta", None, len(seeds), scores, {}, {"fog": 1.0}, paper, paper)
+    return {
+        "experiment": "mixture-weights",
+        "asked": asdict(Asked("cifar10", seeds=seeds)),
+        "networks": {},
+        "stream": {"images_per_domain": 10, "pixels": "generated", "severity_table": 32},
+        "network": "wrn-28-10",
+        "frost": "procedural",
+        "runtime": {"device": "cuda", "precision": "bf16"},
+        "hardware": "a GPU",
+        "versions": {"torch": "2"},
+        "cost": {"seconds": 1.0, "ran": 1, "cells": 1},
+        "rows": rows_as_json([row]),
+    }
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+@pytest.mark.parametrize("paper", [{}, {"error": 17.4}])
+def test_the_caption_tells_of_intervals_and_of_the_paper_only_where_they_are_drawn(seeds, paper) -> None:
+    section = outcome_section(told(seeds, paper), "picture.png")
+    assert ("Whiskers are 95 % intervals" in section) == (len(seeds) > 1)
+    assert ("Diamonds are the paper's values" in section) == bool(paper)
+    assert section.endswith("\n")
+    assert not section.endswith("\n\n")
