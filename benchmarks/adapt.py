@@ -29,14 +29,10 @@ that they imply. The clock waits for the device after every step, which `vcotta.
 from __future__ import annotations
 
 import argparse
-import gc
-import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -44,7 +40,21 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vcotta import Adapter, Runtime, WarmUpConfig, __version__, build_adapter, to_variational
+from steps import (
+    ROTATED,
+    Way,
+    add_common,
+    describe,
+    fill_common,
+    free,
+    on_gpu,
+    peak_gib,
+    step_times,
+    synchronise,
+    tf32,
+    ways_to_compute,
+)
+from vcotta import Adapter, Runtime, WarmUpConfig, build_adapter, to_variational
 from vcotta.bayes import warm_up
 from vcotta.files import write_json
 from vcotta.models import build_network
@@ -59,19 +69,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "vcotta-32": ("vcotta", {"views": 32}),
 }
 EXTRA = {"tent": -1, "vcotta": 2}  # forwards that a batch costs beyond forwards + 2 backwards, see above
-ROTATED = 4  # batches of images that take turns
 WARM_UP_BATCH, WARM_UP_STEPS, EPOCH = 256, 10, 50_000
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way to compute: a runtime, the number of untimed and timed steps, and whether torch may use TF32."""
-
-    name: str
-    runtime: Runtime
-    warm: int
-    steps: int
-    tf32: bool = True
 
 
 @dataclass(frozen=True)
@@ -100,78 +98,6 @@ class Work:
     flops_an_image: int
     ceiling: float
     images: int  # that a row's seconds are for
-
-
-def on_gpu(device: str) -> bool:
-    return torch.device(device).type == "cuda"
-
-
-def ways_to_compute(device: str, warm: int | None = None, steps: int | None = None) -> list[Way]:
-    """Return fast and plain on a GPU; plain, channels_last and bf16 on the CPU."""
-    if on_gpu(device):
-        plain = Runtime(device, precision="fp32", channels_last=False, compile=False)
-        return [
-            Way("fast", Runtime(device), warm or 3, steps or 10),
-            Way("plain", plain, warm or 1, steps or 3, tf32=False),
-        ]
-    runtimes = {
-        "plain": Runtime(device),
-        "ch_last": Runtime(device, channels_last=True),
-        "bf16": Runtime(device, precision="bf16", channels_last=True),
-    }
-    return [Way(name, runtime, warm or 1, steps or 3) for name, runtime in runtimes.items()]
-
-
-@contextmanager
-def tf32(allowed: bool) -> Iterator[None]:
-    """Leave torch's settings of TF32 alone, or switch it off while the block lasts."""
-    places = (torch.backends.cudnn, torch.backends.cuda.matmul)
-    before = [place.allow_tf32 for place in places]
-    try:
-        if not allowed:
-            for place in places:
-                place.allow_tf32 = False
-        yield
-    finally:
-        if not allowed:
-            for place, value in zip(places, before, strict=True):
-                place.allow_tf32 = value
-
-
-def synchronise(device: str) -> None:
-    if on_gpu(device):
-        torch.cuda.synchronize(device)
-
-
-def free(device: str) -> None:
-    """Give back what the last row left, so that the next one has the memory to itself."""
-    if on_gpu(device):
-        torch.compiler.reset()
-    gc.collect()
-    if on_gpu(device):
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak_gib(device: str) -> float | None:
-    return torch.cuda.max_memory_allocated(device) / 2**30 if on_gpu(device) else None
-
-
-def step_times(step: Callable[[int], object], count: int, device: str) -> list[float]:
-    """Return the seconds of each of ``count`` steps, by CUDA events or the clock."""
-    if not on_gpu(device):
-        stamps = [time.perf_counter()]
-        for index in range(count):
-            step(index)
-            stamps.append(time.perf_counter())
-        return [end - start for start, end in pairwise(stamps)]
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
-    for index, (start, end) in enumerate(events):
-        start.record()
-        step(index)
-        end.record()
-    synchronise(device)
-    return [start.elapsed_time(end) / 1000 for start, end in events]
 
 
 def ceiling(device: str, size: int, repeats: int) -> float:
@@ -303,52 +229,6 @@ def line(rows: Sequence[Row]) -> str:
     cells += [cell(row.peak_gib, ".2f") for row in rows if row.peak_gib is not None]
     cells += [cell(row.first_step_seconds, ".2f") for row in rows]
     return f"{plain.method:10}{plain.forwards:>6}{plain.backwards:>6}" + "".join(cells)
-
-
-def processor() -> str:
-    """Return the CPU's model, where the system tells."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for text in info.read_text().splitlines():
-            if text.startswith("model name"):
-                return text.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def describe(asked: argparse.Namespace, ways: Sequence[Way]) -> dict[str, Any]:
-    """Return hardware, versions and settings."""
-    gpu = on_gpu(asked.device)
-    return {
-        "hardware": torch.cuda.get_device_name(asked.device) if gpu else processor(),
-        "torch": str(torch.__version__),
-        "cuda": torch.version.cuda if gpu else None,
-        "cudnn": torch.backends.cudnn.version() if gpu else None,
-        "vcotta": __version__,
-        "device": asked.device,
-        "threads": torch.get_num_threads(),
-        "timed steps": {way.name: way.steps for way in ways},
-        "untimed steps": {way.name: way.warm for way in ways},
-        "network": asked.network,
-        "image_size": asked.image_size,
-        "batch_size": asked.batch_size,
-    }
-
-
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add what every benchmark of steps is told."""
-    here = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", default=here, help="cuda, cuda:1 or cpu (default: a GPU where there is one)")
-    parser.add_argument("--network", help="a name for build_network (default wrn-28-10, on the CPU wrn-16-1)")
-    parser.add_argument("--image-size", type=int, default=32, help="side of the images in pixels (default 32)")
-    parser.add_argument("--batch-size", type=int, help="images in a batch (default 200, on the CPU 50)")
-    parser.add_argument("--json", type=Path, help="write the results to this file")
-
-
-def fill_common(asked: argparse.Namespace) -> argparse.Namespace:
-    """Choose network and batch for the device where they were left open."""
-    asked.network = asked.network or ("wrn-28-10" if on_gpu(asked.device) else "wrn-16-1")
-    asked.batch_size = asked.batch_size or (200 if on_gpu(asked.device) else 50)
-    return asked
 
 
 def arguments() -> argparse.Namespace:

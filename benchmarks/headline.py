@@ -24,14 +24,14 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from steps import tf32
 from vcotta.bayes import load_warmed
 from vcotta.corruptions import STANDARD, frost_source
 from vcotta.evaluate import already_finished, run_stream
@@ -127,20 +127,6 @@ def carried() -> list[Cell]:
     small += [Cell("carried", "bn-warmed", "bn", warmed=True, limit=SMALL)]
     small += [Cell("carried", "cotta", "cotta", seed=seed, limit=SMALL) for seed in SEEDS]
     return small + [vcotta("carried", "vcotta-best", seed, preset="best", views=32) for seed in SEEDS]
-
-
-@contextmanager
-def tf32(allowed: bool) -> Iterator[None]:
-    """Whether float32 convolutions and products may use TF32 within the block."""
-    switches = (torch.backends.cudnn, torch.backends.cuda.matmul)
-    before = [switch.allow_tf32 for switch in switches]
-    for switch in switches:
-        switch.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        for switch, was in zip(switches, before, strict=True):
-            switch.allow_tf32 = was
 
 
 def plan(cell: Cell, benchmark: Benchmark, limit: int | None) -> tuple[Runtime, ContinualStream, dict[str, Any]]:

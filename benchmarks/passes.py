@@ -24,13 +24,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adapt import add_common, describe, fill_common, free, step_times, ways_to_compute
+from steps import ROTATED, add_common, describe, fill_common, free, step_times, ways_to_compute
 from vcotta import Runtime, build_adapter, list_methods, to_variational
 from vcotta.batch_norm import batch_norms, use_batch_statistics
 from vcotta.files import write_json
 from vcotta.models import build_network
-
-ROTATED = 4  # batches of images that take turns
 
 
 @dataclass

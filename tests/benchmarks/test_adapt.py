@@ -53,14 +53,6 @@ def test_the_warm_up_is_timed_over_the_steps_asked_for(adapt, work) -> None:
     assert row["epoch_seconds"] == pytest.approx(12_500 * row["step_seconds"])
 
 
-def test_tf32_is_off_in_the_block_and_as_before_after_it(adapt) -> None:
-    places = (torch.backends.cudnn, torch.backends.cuda.matmul)
-    before = [place.allow_tf32 for place in places]
-    with adapt.tf32(False):
-        assert not any(place.allow_tf32 for place in places)
-    assert [place.allow_tf32 for place in places] == before
-
-
 def test_the_script_writes_what_it_prints(adapt, monkeypatch, tmp_path, capsys) -> None:
     file = tmp_path / "adapt.json"
     asked = "--device cpu --network wrn-10-1 --image-size 8 --batch-size 2 --steps 1 --methods bn --json"
