@@ -62,7 +62,12 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, runtim
     content = read_state(path, _KIND)
     try:
         state, architecture = content["adapter"], content["architecture"]
-        method = METHODS[state["method"]]
+        method = METHODS.get(state["method"])
+        if method is None:
+            raise ValueError(
+                f"Expected a method that is known here, but {path} holds an adapter of {state['method']!r}. If it is "
+                "one of your own, make it known first: METHODS[YourMethod.name] = YourMethod, from vcotta.methods."
+            )
         config = method.Config(**state["config"])
         guard = Guard(**state["guard"]["settings"]) if state["guard"] else None
         runtime = runtime or Runtime(**content["runtime"])

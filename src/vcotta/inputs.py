@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
 from torch import Tensor
 
-__all__ = ["check_images", "check_labels"]
+__all__ = ["check_images", "check_labels", "labelled_batches"]
 
 
 def check_images(images: Tensor) -> None:
@@ -28,7 +30,8 @@ def check_images(images: Tensor) -> None:
     if not (low >= -1e-6 and high <= 1 + 1e-6):  # also catches not-a-number
         if high != high or low != low or max(abs(low), abs(high)) == float("inf"):
             raise ValueError("Expected `images` to be finite, but they hold NaN or infinity.")
-        hint = "Divide by 255." if high > 2 else "Undo the mean and std normalisation: it belongs inside the model."
+        normalised = low < -1e-6 or high <= 20  # bytes are never negative, and seldom all that dark
+        hint = "Undo the mean and std normalisation: it belongs inside the model." if normalised else "Divide by 255."
         raise ValueError(f"Expected `images` to lie in [0, 1], but got values from {low:.4g} to {high:.4g}. {hint}")
 
 
@@ -44,3 +47,27 @@ def check_labels(labels: Tensor, images: int, classes: int) -> None:
         raise ValueError(
             f"Expected `labels` to be 0 to {classes - 1}, one for each output of the network, but got {low} to {high}."
         )
+
+
+def labelled_batches(source: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield what source data yields, after making sure that it is batches of images with their labels.
+
+    Raises:
+        TypeError: It yields something else.
+
+    Example:
+        >>> loader = [(torch.rand(2, 3, 4, 4), torch.ones(2))]
+        >>> [len(images) for images, labels in labelled_batches(loader)]
+        [2]
+    """
+    for batch in source:
+        whole = isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[0], Tensor)
+        if not whole or batch[0].ndim != 4:
+            kind = f"a tensor of shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else type(batch).__name__
+            got = f"{kind} of {len(batch)}" if isinstance(batch, tuple | list) else kind
+            got = f"images of shape {tuple(batch[0].shape)}" if whole else got
+            raise TypeError(
+                f"Expected source data to yield batches, (images of shape (batch, channels, height, width), labels), "
+                f"but got {got}. Wrap it: torch.utils.data.DataLoader(TensorDataset(images, labels), batch_size=64)."
+            )
+        yield batch[0], batch[1]

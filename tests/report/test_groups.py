@@ -53,6 +53,21 @@ def test_other_weights_stay_apart_though_the_seed_is_the_same(seeded):
     ]
 
 
+def test_a_label_names_the_weights_where_settings_do_not_tell_and_hangs_on_no_order(seeded):
+    made = [("a" * 8, 0.1), ("b" * 8, 0.1), ("a" * 8, 0.2)]
+    runs = [seeded("tent", 2, 0, config={"lr": lr}, weights_sha256=weights) for weights, lr in made]
+    expected = ["tent lr=0.1 weights aaaaaa", "tent lr=0.1 weights bbbbbb", "tent lr=0.2"]
+    assert [group.label for group in group_runs(runs)] == expected
+    assert [group.label for group in group_runs(runs[::-1])] == expected[::-1]
+
+
+def test_labels_stay_apart_beyond_the_settings_they_name(seeded):
+    runs = [seeded("tent", 2, 0, config={"a": n, "b": n, "c": n, "d": d}) for n, d in ((1, 1), (1, 2), (2, 1))]
+    labels = [group.label for group in group_runs(runs)]
+    assert len(set(labels)) == 3
+    assert labels == [group.label for group in group_runs(runs[::-1])][::-1]
+
+
 def test_weights_that_differ_with_the_seed_are_one_group(seeded):
     assert len(group_runs([seeded("bn", 2, seed, weights_sha256=f"{seed}") for seed in (0, 1)])) == 1
 

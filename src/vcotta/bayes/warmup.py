@@ -19,7 +19,7 @@ from vcotta.batch_norm import batch_norms, reestimate_statistics
 from vcotta.bayes.convert import to_variational
 from vcotta.bayes.gaussian import kl_divergence
 from vcotta.bayes.layers import is_variational, sampling, variational_parameters
-from vcotta.inputs import check_images, check_labels
+from vcotta.inputs import check_images, check_labels, labelled_batches
 from vcotta.rng import OwnRng
 from vcotta.runtime import Runtime
 from vcotta.state_files import read_state, state_kind, write_state
@@ -143,7 +143,7 @@ def warm_up(
     with _reporter(progress, steps) as report, OwnRng(config.seed, runtime.device).scope(), torch.enable_grad():
         for epoch in range(config.epochs):
             before = step
-            for images, labels in loader:
+            for images, labels in labelled_batches(loader):
                 if epoch == 0:
                     check_images(images)
                 if len(images) == 1 and normalised:

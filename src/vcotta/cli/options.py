@@ -14,6 +14,7 @@ __all__ = [
     "Device",
     "Limit",
     "ListFile",
+    "Method",
     "Model",
     "Precision",
     "Seed",
@@ -35,6 +36,10 @@ Model = Annotated[
     typer.Option(
         help="Network: wrn-28-10, torchvision:NAME, package.module:factory ...; by default the data set's own."
     ),
+]
+Method = Annotated[
+    str,
+    typer.Option(help="Method; `vcotta methods` lists them; one of your own as module:Class or file.py:Class."),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU where there is one.")]
 Precision = Annotated[str | None, typer.Option(help="fp32, bf16 or fp64; by default bf16 on a GPU.")]

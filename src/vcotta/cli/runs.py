@@ -15,6 +15,7 @@ from vcotta.cli.options import (
     Device,
     Limit,
     ListFile,
+    Method,
     Model,
     Precision,
     Seed,
@@ -34,7 +35,7 @@ CHECKPOINT_SECONDS = 30.0  # a checkpoint of a large network takes about a secon
 
 
 def run(
-    method: Annotated[str, typer.Option(help="Method; `vcotta methods` lists them.")],
+    method: Method,
     out: Annotated[Path, typer.Option(help="Folder for the files of the run.")],
     dataset: Dataset = "digits",
     model: Model = None,
@@ -104,11 +105,12 @@ def run(
     from vcotta.experiments.setup import adapter_for, start_network, stream_for
     from vcotta.files import sha256
     from vcotta.methods import check_distributed, choose_guard, configure, distribute
+    from vcotta.methods.elsewhere import known_method
     from vcotta.report.progress import display
     from vcotta.report.tables import by_corruption, comparison
     from vcotta.runs import check_folder
 
-    benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
+    method, benchmark, runtime = known_method(method), find_benchmark(dataset), runtime_for(device, precision)
     options = parse_settings(settings, method)
     files = {"subset": subset, "list_file": list_file, "preprocess": preprocess, "legacy": legacy or None}
     config = configure(method, **{"dataset": benchmark.settings, **options})  # a mistake is told before any training
@@ -166,7 +168,7 @@ def run(
 
 
 def tune(
-    method: Annotated[str, typer.Option(help="Method; `vcotta methods` lists them.")],
+    method: Method,
     out: Annotated[Path, typer.Option(help="JSON file for what was found.")],
     dataset: Dataset = "digits",
     model: Model = None,
@@ -193,9 +195,10 @@ def tune(
     from vcotta.experiments.tuning import SPACES, tune
     from vcotta.files import write_json
     from vcotta.methods import configure
+    from vcotta.methods.elsewhere import known_method
     from vcotta.report.progress import display
 
-    benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
+    method, benchmark, runtime = known_method(method), find_benchmark(dataset), runtime_for(device, precision)
     configure(method)
     space = parse_grid(grid, method) or SPACES.get(method)
     if not space:

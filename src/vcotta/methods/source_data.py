@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
-from vcotta.inputs import check_images
+from vcotta.inputs import check_images, labelled_batches
 from vcotta.runtime import Runtime
 
 __all__ = ["Placed"]
@@ -20,7 +20,7 @@ class Placed:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         empty = True
-        for images, labels in self.source:
+        for images, labels in labelled_batches(self.source):
             check_images(images)
             empty = False
             images, labels = (x.clone() if x.is_inference() else x for x in (images, labels))

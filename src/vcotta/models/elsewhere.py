@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from hashlib import sha256
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from vcotta._messages import unknown_name
+from vcotta.imports import imported
 from vcotta.models.normalised import IMAGENET, Normalised
 
 __all__ = ["from_factory", "from_timm", "from_torchvision"]
@@ -74,16 +69,7 @@ def from_factory(name: str, classes: int | None, **options: Any) -> nn.Module:
         ValueError: If the module or the factory is not there or fails.
         TypeError: If what it makes is not a network.
     """
-    place, _, attribute = name.rpartition(":")
-    if not (place and attribute.isidentifier()):
-        raise ValueError(f"Expected a network as package.module:factory or file.py:factory, but got {name!r}.")
-    is_file = place.endswith(".py")
-    with _also_importing_from(Path(place).resolve().parent if is_file else Path.cwd()):
-        module = _import_file(Path(place)) if is_file else _import_module(place)
-        factory = getattr(module, attribute, None)
-        if factory is None:
-            known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-            raise unknown_name(f"factory in {place}", attribute, known)
+    with imported(name, "network", "factory") as factory:
         made = factory if isinstance(factory, nn.Module) else _call(name, factory, classes, options)
     if not isinstance(made, nn.Module):
         raise TypeError(f"Expected {name} to make a torch.nn.Module, but got {type(made).__name__}.")
@@ -110,49 +96,6 @@ def _broken(package: str, name: str, error: Exception) -> ValueError:
         f"Expected to import {package} for {name}, but that fails: {type(error).__name__}: {error}. Its build must fit "
         f"torch {torch.__version__}: install the extra again, pip install --force-reinstall 'vcotta[vision]'."
     )
-
-
-@contextmanager
-def _also_importing_from(folder: Path) -> Iterator[None]:
-    sys.path.append(str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
-
-
-def _import_module(place: str) -> ModuleType:
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
-            raise ValueError(
-                f"Expected {place!r} to be a module that can be imported, but there is none. Install it, run from its "
-                "folder, or give its file: path/to/file.py:factory."
-            ) from error
-        raise ValueError(f"Expected to import {place}, but that fails: {error}.") from error
-    except Exception as error:
-        raise ValueError(f"Expected to import {place}, but that fails: {type(error).__name__}: {error}.") from error
-
-
-def _import_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise FileNotFoundError(f"Expected a Python file with a factory, but {path} does not exist.")
-    path = path.resolve()
-    # A name of its own, the same each time: a file called resnet.py hides nobody's module, and networks whose class
-    # it defines can be found again.
-    name = f"{path.stem}_{sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise ValueError(f"Expected to import {path}, but that fails: {type(error).__name__}: {error}.") from error
-    return module
 
 
 def _call(name: str, factory: Callable[..., Any], classes: int | None, options: dict[str, Any]) -> Any:

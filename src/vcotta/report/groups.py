@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -158,21 +159,30 @@ def _apart(runs: list[Run], places: list[int]) -> list[list[int]]:
 
 
 def _labels(parts: list[list[Run]]) -> list[str]:
-    """Name each part by its method, and by what sets it apart from others of that method."""
-    labels: list[str] = []
-    for part in parts:
-        run = part[0]
-        rivals = [other[0] for other in parts if other[0].method == run.method]
-        ours, all_settings = _setting(run), [_setting(rival) for rival in rivals]
-        differing = [key for key in ours if any(other.get(key) != ours[key] for other in all_settings)]
-        words = [f"{key.removeprefix('config ')}={ours[key]}" for key in differing[:NAMED_SETTINGS]]
-        if len(rivals) > 1 and not differing:
-            words = [f"weights {str(run.manifest.get('weights_sha256'))[:6]}"]
-        label = _printable(" ".join([run.method, *words]))
-        while label in labels:
-            label += "'"
-        labels.append(label)
+    """Name each part by its method and what sets it apart from others of that method, whatever their order."""
+    runs = [part[0] for part in parts]
+    labels = [_name(run, [other for other in runs if other.method == run.method]) for run in runs]
+    for tell in (_weights, _digest):
+        both = zip(runs, labels, strict=True)
+        labels = [f"{label} {tell(run)}" if labels.count(label) > 1 else label for run, label in both]
     return labels
+
+
+def _name(run: Run, rivals: list[Run]) -> str:
+    """The method, and the first settings in which it differs from others of its name."""
+    ours, all_settings = _setting(run), [_setting(rival) for rival in rivals]
+    differing = [key for key in ours if any(other.get(key) != ours[key] for other in all_settings)]
+    words = [f"{key.removeprefix('config ')}={ours[key]}" for key in differing[:NAMED_SETTINGS]]
+    return _printable(" ".join([run.method, *words]))
+
+
+def _weights(run: Run) -> str:
+    return f"weights {str(run.manifest.get('weights_sha256'))[:6]}"
+
+
+def _digest(run: Run) -> str:
+    """A word for settings that have too many differences to be named."""
+    return hashlib.sha256(json.dumps(_setting(run), sort_keys=True, default=str).encode()).hexdigest()[:6]
 
 
 def _printable(text: str, most: int = 60) -> str:

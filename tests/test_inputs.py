@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from vcotta.inputs import check_images, labelled_batches
+
+IMAGES = torch.linspace(0, 1, 48).reshape(1, 3, 4, 4)
+
+
+@pytest.mark.parametrize("slip", [lambda x: (x - 0.5) / 0.2, lambda x: (x - 0.48) / 0.23, lambda x: 2 * x])
+def test_normalised_images_are_told_to_be_so(slip) -> None:
+    with pytest.raises(ValueError, match=r"lie in \[0, 1\], but got values from .*Undo the mean and std"):
+        check_images(slip(IMAGES))
+
+
+@pytest.mark.parametrize("brightest", [255, 60])
+def test_bytes_are_told_to_be_scaled(brightest) -> None:
+    with pytest.raises(ValueError, match="Divide by 255"):
+        check_images(brightest * IMAGES)
+
+
+def test_images_in_their_range_pass() -> None:
+    check_images(IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("source", "got"),
+    [
+        ([IMAGES], r"a tensor of shape \(1, 3, 4, 4\)"),
+        ((IMAGES, torch.zeros(1)), r"a tensor of shape \(1, 3, 4, 4\)"),
+        ([(IMAGES, torch.zeros(1), torch.zeros(1))], "tuple of 3"),
+        (torch.utils.data.TensorDataset(IMAGES, torch.zeros(1)), r"images of shape \(3, 4, 4\)"),
+        ([{"image": IMAGES}], "dict"),
+    ],
+)
+def test_source_data_that_is_no_batches_is_told_to_be_wrapped(source, got) -> None:
+    with pytest.raises(TypeError, match=f"to yield batches, .*but got {got}.*DataLoader"):
+        list(labelled_batches(source))
