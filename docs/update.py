@@ -6,10 +6,10 @@
     python docs/update.py --reproduced FOLDER...   # keep outcomes of `vcotta reproduce`, with their pictures
 
 The files: ``docs/results/demo/seed-S.json`` (the demo's rows, and BN on the warmed network beside them), the figures of
-seed 0, ``docs/results/corruptions-benchmark.json``, ``guards.json``, ``offtheshelf.json`` and ``open-choices.json``
-(from benchmarks/), ``gpu-times.json`` (by the clock), for each benchmark the manifest and summary of one run a method,
-and for each experiment its outcome as ``docs/results/reproduce/DATASET/NAME.json`` with its picture in
-``docs/pictures/reproduce/DATASET``.
+seed 0, ``docs/results/corruptions-benchmark.json``, ``guards.json``, ``offtheshelf.json``, ``open-choices.json`` and
+``request-sizes.json`` (from benchmarks/), ``gpu-times.json`` (by the clock), for each benchmark the manifest and
+summary of one run a method, and for each experiment its outcome as ``docs/results/reproduce/DATASET/NAME.json`` with
+its picture in ``docs/pictures/reproduce/DATASET``.
 """
 
 from __future__ import annotations
@@ -260,6 +260,22 @@ def load_text() -> str:
     )
 
 
+def request_sizes_text() -> str:
+    """Table of the error by the number of images in a request."""
+    found = json.loads((RESULTS / "request-sizes.json").read_text())
+    rows, setting = found["rows"], found["setting"]
+    sizes = dict.fromkeys(row["size"] for row in rows)
+    lines = [f"| Images in a batch | {' | '.join(map(str, sizes))} |", "|:--" + "|--:" * len(sizes) + "|"]
+    for corruption in dict.fromkeys(row["corruption"] for row in rows):
+        for key, how in (("error", "adapting"), ("error_without_adapting", "`adapt=false`")):
+            same = [[row[key] for row in rows if (row["corruption"], row["size"]) == (corruption, n)] for n in sizes]
+            cells = " | ".join(f"{statistics.mean(errors):.1f}" for errors in same)
+            lines.append(f"| {'clean' if corruption == 'none' else corruption}, {how} | {cells} |")
+    seeds = ", ".join(map(str, setting["seeds"]))
+    told = f"Error in per cent on {setting['images']} digits, mean over seeds {seeds}, VCoTTA, each from its start"
+    return "\n".join([*lines, "", f"{told}; torch {setting['torch']} (`benchmarks/request_sizes.py`)."])
+
+
 def times_text() -> str:
     """Table of what took how long, by the clock."""
     lines = ["| What | Command | Where | Seconds | Clean error % |", "|:--|:--|:--|--:|--:|"]
@@ -357,6 +373,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "cifar100c": lambda: benchmark_text("cifar100c"),
     "offtheshelf": offtheshelf_text,
     "load": load_text,
+    "request-sizes": request_sizes_text,
     "times": times_text,
     "methods": methods_text,
     **OPEN_CHOICES,

@@ -10,6 +10,7 @@ With ``--look`` the model answers without adapting to the images, and no token i
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import secrets
 import sys
@@ -44,9 +45,20 @@ def predict(server: str, files: list[Path], token: str | None, look: bool = Fals
                 return found
         except urllib.error.HTTPError as error:
             if error.code != 429 or not left:
-                sys.exit(f"{error.code}: {json.load(error)['detail']}")
+                sys.exit(f"{error.code}: {why(error)}")
             time.sleep(float(error.headers.get("Retry-After", 1)))
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            sys.exit(f"Expected a server of vcotta at {server}, but: {reason}. Start one: vcotta serve BUNDLE")
     raise AssertionError
+
+
+def why(error: urllib.error.HTTPError) -> str:
+    """Return what a server of vcotta says of a refusal, or what the status means where it is no such server."""
+    try:
+        return str(json.load(error)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"{error.reason}. Expected a server of vcotta at {error.url}, but got another one."
 
 
 def main() -> None:
@@ -57,8 +69,11 @@ def main() -> None:
     parser.add_argument("--token-file", type=Path)
     parser.add_argument("--look", action="store_true", help="Do not adapt to the images.")
     asked = parser.parse_args()
-    token = asked.token_file.read_text().strip() if asked.token_file else None
-    answer = predict(asked.server, asked.images, token, asked.look)
+    try:
+        token = asked.token_file.read_text().strip() if asked.token_file else None
+        answer = predict(asked.server, asked.images, token, asked.look)
+    except OSError as error:  # of a file: what goes wrong with the server is told by `predict`
+        sys.exit(f"Expected a file that can be read, but got {error.filename}: {error.strerror}.")
     for file, told in zip(asked.images, answer["predictions"], strict=True):
         print(f"{file}: {told['name']} ({told['probability']:.1%}, entropy {told['entropy']:.2f})")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import tempfile
 
 import numpy as np
@@ -129,6 +130,47 @@ def test_a_malformed_request_is_refused_in_words_and_changes_nothing(client, ser
     assert service.changes == service.waiting == client.app.state.in_flight == 0
 
 
+@pytest.mark.parametrize(
+    ("method", "address", "status", "detail"),
+    [
+        ("POST", "/v1/predict?adapt=perhaps", 422, "Expected `adapt` to be true or false, but got 'perhaps'."),
+        (
+            "POST",
+            "/v1/predict?adapt=false&coverage=2",
+            422,
+            "Expected `coverage` to be a number above 0 and at most 1, but got '2'.",
+        ),
+        (
+            "GET",
+            "/v1/state?since=-1",
+            422,
+            "Expected `since` to be a whole number, at least 0 and less than 2**53, but got '-1'.",
+        ),
+        ("GET", "/v1/predict", 405, "Expected POST for /v1/predict, but got GET. See /docs."),
+    ],
+)
+def test_a_refusal_tells_what_was_expected_and_what_came(client, method, address, status, detail) -> None:
+    answer = client.request(method, address, headers=BEARER)
+    assert (answer.status_code, answer.json()) == (status, {"detail": detail})
+
+
+def test_every_parameter_can_be_refused_in_words(client) -> None:
+    for path, methods in client.get("/openapi.json").json()["paths"].items():
+        for method, facts in methods.items():
+            for parameter in facts.get("parameters", []):
+                refused = client.request(method, path, params={parameter["name"]: "nonsense"}, headers=BEARER)
+                assert refused.status_code == 422
+                assert refused.json()["detail"].startswith(f"Expected `{parameter['name']}` to be ")
+
+
+def test_an_unknown_path_is_told_the_known_ones(client) -> None:
+    answer = client.get("/predict")
+    assert answer.status_code == 404
+    known, came = answer.json()["detail"].split(", but got ")
+    assert {"/v1/predict", "/v1/state", "/docs"} <= set(known.removeprefix("Expected one of the paths ").split(", "))
+    assert came.startswith("'/predict'")
+
+
 def test_one_bad_file_refuses_its_request_and_no_other(client, service, png, array) -> None:
     assert client.post("/v1/predict", files=files(png(), b"bad"), headers=BEARER).status_code == 422
     assert client.post("/v1/predict", content=array, headers=NPY | BEARER).json()["batch"]["step"] == 1
@@ -192,12 +234,26 @@ def test_a_form_is_never_written_to_disk(service, png, monkeypatch) -> None:
 
 def test_a_second_signal_does_not_cost_the_state_that_is_being_saved(service, monkeypatch) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    monkeypatch.setattr(run._Server, "run", lambda _: None)
+    monkeypatch.setattr(run._Server, "run", lambda *_: None)
     with run.signals_given_back():
         run.run_app(create_app(service), "127.0.0.1", 0)
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_port_in_use_is_an_error_in_words_and_costs_no_signal_handler(service) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(OSError, match=f"Expected .* port {port}, but another program is using it. Give another"):
+            run.run_app(create_app(service), "127.0.0.1", port)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_host_that_is_not_of_this_machine_is_an_error_in_words() -> None:
+    with pytest.raises(OSError, match=r"Expected to listen on 192\.0\.2\.1, port 0, but .+\. Give another"):
+        run.listen("192.0.2.1", 0)
 
 
 def test_the_health_is_bad_once_the_service_stops(bundle) -> None:

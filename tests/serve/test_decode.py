@@ -147,6 +147,41 @@ def test_arrays_that_are_not_images_are_refused(npy, array) -> None:
     assert refusal(decode_npy, npy(array), SMALL, Limits()).status == 422
 
 
+@pytest.mark.parametrize(
+    ("array", "came", "hint"),
+    [
+        (np.zeros((2, 3, 8, 8), np.float64), "a C-ordered float64 array of shape (2, 3, 8, 8).", "numpy.float32"),
+        (np.zeros((2, 3, 8, 8), np.uint8), "a C-ordered uint8 array of shape (2, 3, 8, 8).", "/ 255"),
+        (np.zeros((2, 3, 8, 8), ">f4"), "a C-ordered big-endian float32 array of shape (2, 3, 8, 8).", "numpy.float32"),
+        (np.zeros((2, 3, 8, 8), "f4", order="F"), "a Fortran-ordered float32 array of shape (2, 3, 8, 8).", "ascont"),
+        (np.zeros((3, 8, 8), np.float32), "a C-ordered float32 array of shape (3, 8, 8).", "images[None]"),
+        (np.zeros(7, np.float32), "a C-ordered float32 array of shape (7,).", "numpy.float32"),
+        (np.zeros((), np.float32), "a C-ordered float32 array of shape ().", "numpy.float32"),
+        (np.array([None]), "a C-ordered object array of shape (1,).", "numpy.float32"),
+        (np.zeros(2, [("a", "f4")]), "header is of no such array.", "numpy.float32"),
+        (np.zeros((2, 8, 8, 3), np.float32), "(2, 8, 8, 3).", "transpose(0, 3, 1, 2)"),
+        (np.zeros((2, 3, 9, 9), np.float32), "(2, 3, 9, 9).", "Bring the images to that shape"),
+    ],
+)
+def test_a_refused_array_is_told_its_type_shape_and_order_and_what_to_do(npy, array, came, hint) -> None:
+    detail = refusal(decode_npy, npy(array), SMALL, Limits()).detail
+    assert came in detail.partition("but got ")[2]
+    assert hint in detail.partition(came)[2]
+
+
+@pytest.mark.parametrize(
+    ("body", "came"),
+    [
+        (b"", "no bytes"),
+        (b"\x89PNG\r\n\x1a\nmore", r"12 bytes that begin with b'\x89PNG\r\n\x1a\n'"),
+        (b"\x93NUMPY\x02\x00", "no such array"),
+        (b"\x93NUMPY\x01\x00\xff\xff" + b"x" * 70_000, "no such array"),
+    ],
+)
+def test_a_body_that_is_no_array_is_told_how_it_begins(body, came) -> None:
+    assert came in refusal(decode_npy, body, SMALL, Limits()).detail
+
+
 def test_a_header_that_promises_more_than_there_is_allocates_nothing(npy, images) -> None:
     body = npy(images(2)).replace(b"(2, 3, 8, 8), }    ", b"(200, 3, 8, 8), }  ")
     assert b"200" in body

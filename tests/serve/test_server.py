@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -169,6 +170,19 @@ def test_a_mistake_is_one_line_and_exit_code_two(bundle_path, options, reason) -
     )
     assert done.returncode == 2
     assert reason in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_port_in_use_is_one_line_and_exit_code_two(bundle_path, tmp_path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "vcotta", "serve", str(bundle_path), "--state", str(tmp_path), "--port", port],
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"Error: Expected to listen on 127.0.0.1, port {port}, but another program")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -65,6 +65,12 @@ _WHY = {
     500: "The adapter failed on these images; its state is as it was.",
     503: "The server is stopping.",
 }
+_PARAMETERS = {  # what each must be, for those who sent something else
+    "adapt": "true or false",
+    "coverage": "a number above 0 and at most 1",
+    "probabilities": "true or false",
+    "since": "a whole number, at least 0 and less than 2**53",
+}
 
 _bearer = Depends(HTTPBearer(auto_error=False, description="Needed for what changes the state."))
 
@@ -276,14 +282,22 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"][1:])
+    name = str(first["loc"][-1])
     await discard(request, request.app.state.service.limits)
-    return JSONResponse({"detail": f"Expected `{place}` to be right, but: {first['msg']}"}, 422)
+    came = str(first["input"])[:80]
+    return JSONResponse({"detail": f"Expected `{name}` to be {_PARAMETERS[name]}, but got {came!r}."}, 422)
 
 
-async def _no_such_route(_: Request, error: Exception) -> JSONResponse:
+async def _no_such_route(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"detail": str(error.detail)}, error.status_code, error.headers)
+    detail, path = str(error.detail), request.url.path[:80]
+    if error.status_code == 404:
+        known = ", ".join(route.path for route in request.app.routes)
+        detail = f"Expected one of the paths {known}, but got {path!r}. See /docs."
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        detail = f"Expected {allowed} for {path}, but got {request.method[:20]}. See /docs."
+    return JSONResponse({"detail": detail}, error.status_code, error.headers)
 
 
 class _Observed:

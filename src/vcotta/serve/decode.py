@@ -28,6 +28,9 @@ _MAGIC = b"\x93NUMPY\x01\x00"
 _HEADER = re.compile(
     rb"\{'descr': '<f4', 'fortran_order': False, 'shape': \((\d{1,9}), (\d{1,9}), (\d{1,9}), (\d{1,9})\), \} *\n"
 )
+_OTHER_HEADER = re.compile(  # of other arrays, to say what came; none of them is taken
+    rb"\{'descr': '([<>|=]?[biufcOSUV]\d{0,3})', 'fortran_order': (True|False), 'shape': \(([\d, ]{0,200})\), \} *\n"
+)
 _LONGEST_HEADER = 1024
 
 
@@ -83,7 +86,9 @@ def decode_npy(body: bytes, preprocess: Preprocess, limits: Limits) -> Tensor:
     _check_count(shape[0], limits)
     if shape[0] == 0 or shape[1:] != preprocess.shape:
         expected = ", ".join(map(str, ("images", *preprocess.shape)))
-        raise RefusedError(422, f"Expected an array of shape ({expected}), but got {shape}.")
+        turned = shape[0] > 0 and (shape[3], *shape[1:3]) == preprocess.shape
+        hint = "Try images.transpose(0, 3, 1, 2)." if turned else "Bring the images to that shape first."
+        raise RefusedError(422, f"Expected an array of shape ({expected}), but got {shape}. {hint}")
     if len(body) - start != 4 * math.prod(shape):
         raise RefusedError(422, f"Expected {4 * math.prod(shape)} bytes after the header, but got {len(body) - start}.")
     images = torch.from_numpy(np.frombuffer(body, "<f4", offset=start).reshape(shape).copy())
@@ -101,16 +106,47 @@ def _check_count(count: int, limits: Limits) -> None:
 
 def _npy_shape(body: bytes) -> tuple[tuple[int, ...], int]:
     """The shape that an .npy header names, and where the numbers start."""
-    if body.startswith(_MAGIC):
-        length = int.from_bytes(body[8:10], "little")
-        found = _HEADER.fullmatch(body[10 : 10 + length]) if length <= _LONGEST_HEADER else None
-        if found is not None:
-            return tuple(map(int, found.groups())), 10 + length
+    length = int.from_bytes(body[8:10], "little") if body.startswith(_MAGIC) else 0
+    header = body[10 : 10 + length] if length <= _LONGEST_HEADER else b""
+    if found := _HEADER.fullmatch(header):
+        return tuple(map(int, found.groups())), 10 + length
+    came, hint = _what_came(body, header)
     raise RefusedError(
         422,
         "Expected what numpy.save writes of a C-ordered float32 array (images, channels, height, width), but got "
-        "something else. Try numpy.save(file, numpy.ascontiguousarray(images, numpy.float32)).",
+        f"{came}. {hint}",
     )
+
+
+def _what_came(body: bytes, header: bytes) -> tuple[str, str]:
+    """What was sent in place of an array that is taken, and what to do about it."""
+    hint = "Try numpy.save(file, numpy.ascontiguousarray(images, numpy.float32))."
+    if not body.startswith(_MAGIC[:6]):
+        return f"{len(body)} bytes that begin with {body[:8]!r}" if body else "no bytes", hint
+    if not (found := _OTHER_HEADER.fullmatch(header)):
+        return "an .npy file whose header is of no such array", hint
+    text, fortran, shape = (part.decode() for part in found.groups())
+    dtype, dimensions = _dtype_name(text), len(re.findall(r"\d+", shape))
+    if dtype in ("uint8", "int8"):
+        hint = "Scale bytes first: images.astype(numpy.float32) / 255."
+    elif dimensions == 3:
+        hint = "Add the dimension of the images: images[None]."
+    order = "Fortran" if fortran == "True" else "C"
+    return f"a {order}-ordered {dtype} array of shape ({shape})", hint
+
+
+def _dtype_name(text: str) -> str:
+    """The name of a type that a header spells as, say, ``>f4``.
+
+    Example:
+        >>> _dtype_name("<f8"), _dtype_name("|u1"), _dtype_name(">f4"), _dtype_name("<f3")
+        ('float64', 'uint8', 'big-endian float32', '<f3')
+    """
+    try:
+        name = np.dtype(text).name
+    except TypeError:  # no type of NumPy's
+        return text
+    return f"big-endian {name}" if text.startswith(">") else name
 
 
 def _open(content: bytes, name: str, limits: Limits) -> Image.Image:

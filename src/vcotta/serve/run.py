@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,8 +14,9 @@ from fastapi import FastAPI
 
 from vcotta.serve.gate import is_loopback
 
-__all__ = ["check_exposure", "run_app", "signals_given_back"]
+__all__ = ["check_exposure", "listen", "run_app", "signals_given_back"]
 
+_BACKLOG = 2048  # connections that may wait to be accepted; uvicorn's own number
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -32,6 +35,39 @@ def check_exposure(host: str, token: str | None) -> None:
         )
 
 
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Take a port on every address of a host, so that a port in use is told before anything else is.
+
+    Raises:
+        OSError: If the port is in use, not allowed, or the host no address of this machine.
+
+    Example:
+        >>> (taken,) = listen("127.0.0.1", 0)
+        >>> taken.getsockname()[0]
+        '127.0.0.1'
+        >>> taken.close()
+    """
+    taken: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, address in dict.fromkeys((family, address[:2]) for family, *_, address in found):
+            taken.append(socket.create_server(address, family=family, backlog=_BACKLOG))
+    except OSError as error:
+        for one in taken:
+            one.close()
+        raise OSError(
+            f"Expected to listen on {host}, port {port}, but {_why_not(error)}. "
+            "Give another with --port (0 for any free one) or --host, or stop what is there."
+        ) from error
+    return taken
+
+
+def _why_not(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "another program is using it"
+    return (error.strerror or str(error)).partition(" (")[0]
+
+
 def run_app(app: FastAPI, host: str, port: int, *, stop_seconds: float = 30.0) -> None:
     """Serve until SIGTERM or SIGINT; then take no new requests, answer those that came, and return.
 
@@ -42,11 +78,13 @@ def run_app(app: FastAPI, host: str, port: int, *, stop_seconds: float = 30.0) -
         host: Address to listen on.
         port: Port; 0 for any free one.
         stop_seconds: Seconds the open requests have to be answered at the end; a second signal ends that at once.
+
+    Raises:
+        OSError: As `listen`.
     """
+    sockets = listen(host, port)
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -57,7 +95,7 @@ def run_app(app: FastAPI, host: str, port: int, *, stop_seconds: float = 30.0) -
     )
     for number in _SIGNALS:  # uvicorn has its own while it runs, and raises the signal again when it has stopped
         signal.signal(number, _already_stopping)
-    _Server(config).run()
+    _Server(config).run(sockets)
 
 
 @contextmanager
@@ -72,11 +110,11 @@ def signals_given_back() -> Iterator[None]:
 
 
 class _Server(uvicorn.Server):
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        await super().startup(sockets)  # type: ignore[arg-type]
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
         for server in self.servers:
-            for socket in server.sockets:
-                host, port = socket.getsockname()[:2]
+            for one in server.sockets:
+                host, port = one.getsockname()[:2]
                 print(f"Listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
 
 
