@@ -15,6 +15,7 @@ __all__ = [
     "Limit",
     "ListFile",
     "Model",
+    "Overwrite",
     "Precision",
     "Seed",
     "Settings",
@@ -38,6 +39,7 @@ Model = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU where there is one.")]
 Precision = Annotated[str | None, typer.Option(help="fp32, bf16 or fp64; by default bf16 on a GPU.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is already there.")]
 Limit = Annotated[int | None, typer.Option(help="Use only this many images of each corruption.")]
 Subset = Annotated[int | None, typer.Option(help="ImageNet: use only this many images, the same number of each class.")]
 ListFile = Annotated[
