@@ -19,7 +19,7 @@ PLACES = {
     "report": (["report", "dir", "--out", "afile"], NO_FOLDER),
     "train": (["train", "--out", "afile/w.safetensors"], NO_FOLDER),
     "warmup": (["warmup", "--out", "dir"], NO_FILE),
-    "tune": (["tune", "--method", "tent", "--out", "dir", "--overwrite"], NO_FILE),
+    "tune": (["tune", "--method", "tent", "--out", "dir"], NO_FILE),
     "bundle": (["bundle", "--out", "afile/b"], NO_FOLDER),
 }
 

@@ -209,8 +209,8 @@ def tune(
     space = parse_grid(grid, method) or SPACES.get(method)
     if not space:
         raise ValueError(f"Expected a method with options, but {method} has none to search.")
-    refuse_existing(out, overwrite)
     check_out_file(out)
+    refuse_existing(out, overwrite)
     averaged = {"seeds": numbers("seeds", seeds), "severities": numbers("severities", severities)}
     set_threads(dataset)
     with display() as task:

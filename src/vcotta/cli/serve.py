@@ -53,8 +53,8 @@ def bundle(
     configure(method, **{"dataset": benchmark.settings, **options})  # a mistake is told before any training
     if preprocess not in (None, *PREPROCESSES):
         raise unknown_name("preprocess", preprocess, PREPROCESSES)
-    refuse_existing(out, overwrite)
     check_out_file(out)
+    refuse_existing(out, overwrite)
     size = benchmark.image_size
     how = Preprocess(size, how=preprocess or ("res256crop224" if size == 224 else "resize"))
     set_threads(dataset)
