@@ -132,7 +132,10 @@ MISTAKES = {
     "a severity of 0": (["run", "--method", "bn", "--out", "x", "--severity", "0"], "1 to 5"),
     "a batch size of 0": (["run", "--method", "bn", "--out", "x", "--batch-size", "0"], "batch_size"),
     "data that is not prepared": (["run", "--method", "bn", "--dataset", "cifar100", "--out", "x"], "data prepare"),
-    "weights that are not there": (["run", "--method", "bn", "--out", "x", "--weights", "no.safetensors"], "no.safe"),
+    "weights that are not there": (
+        ["run", "--method", "bn", "--out", "x", "--weights", "no.safetensors"],
+        "no.safetensors to be there",
+    ),
     "a missing option": (["run", "--out", "x"], "--method"),
     "an unknown option": (["run", "--methd", "bn"], "--methd"),
     "an unknown command": (["rum"], "rum"),
@@ -159,6 +162,17 @@ MISTAKES = {
     "an unknown launcher": (["reproduce", "margin", "--launcher", "slurm", "--out", "x"], "local, ray"),
     "an address without a cluster": (["reproduce", "margin", "--address", "auto", "--out", "x"], "--launcher ray"),
     "workers of a cluster": (["reproduce", "margin", "--launcher", "ray", "--workers", "2", "--out", "x"], "resources"),
+    "a limit of 0": (["run", "--method", "bn", "--out", "x", "--limit", "0"], "Leave it out to use all"),
+    "an unknown preprocessing of a bundle": (
+        ["bundle", "--preprocess", "crop", "--out", "x"],
+        "`preprocess` to be one",
+    ),
+    "an option in words": (["run", "--method", "tent", "--set", "a=1", "--out", "x"], "Expected the option of tent to"),
+    "a token that is not there": (["serve", "a.png", "--token-file", "no"], "Expected no to be there, but"),
+    "corrupted files of one's own images": (
+        ["run", "--method", "bn", "--dataset", "folder:.", "--corrupted", ".", "--out", "x"],
+        "the data set of the corrupted files to be one of cifar10, cifar100, imagenet, digits, but",
+    ),
     "a negative seed": (["demo", "--seed", "-1"], "seed"),
 }
 

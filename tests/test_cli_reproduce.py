@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from vcotta.experiments import setup
 from vcotta.experiments.entries import ENTRIES
 
 
@@ -14,6 +15,19 @@ def test_the_list_is_whole_whatever_the_width(command, monkeypatch) -> None:
         for entry in ENTRIES.values():
             for words in (entry.name, entry.title, entry.where):
                 assert words in out
+
+
+def test_it_is_told_how_many_runs_were_there(command, monkeypatch) -> None:
+    monkeypatch.setattr("vcotta.protocols.STANDARD", ("fog",))
+    monkeypatch.setattr("vcotta.experiments.reproduce.html_page", lambda runs: "")
+    monkeypatch.setattr(setup, "train", lambda model, *_, **__: model.eval())
+    call = ("reproduce", "calibration", "--limit", "6", "--methods", "source,bn", "--workers", "1", "--device", "cpu")
+    code, out, err = command(*call, "--seeds", "0")
+    assert code == 0
+    assert "were there" not in out
+    assert err.startswith("calibration begins\n")
+    assert "\n2 of 4 runs were there.\n" in command(*call, "--seeds", "0,1")[1]
+    assert "\n4 of 4 runs were there.\n" in command(*call, "--seeds", "0,1")[1]
 
 
 @pytest.mark.parametrize(

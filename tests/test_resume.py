@@ -182,7 +182,7 @@ def is_whole(folder: Path, whole: bytes) -> bool:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills processes by signals")
-@pytest.mark.filterwarnings("ignore:There is no good checkpoint")
+@pytest.mark.filterwarnings("ignore:There is no good checkpoint", "ignore:The run in .* was stopped before")
 def test_a_run_killed_at_any_moment_and_resumed_has_the_records_of_an_undisturbed_one(tmp_path, whole) -> None:
     script = [sys.executable, __file__, str(tmp_path)]
     output = subprocess.run(script, capture_output=True, text=True, check=True).stdout
@@ -270,9 +270,17 @@ def test_without_a_good_checkpoint_the_run_starts_over_and_says_so(stopped, whol
         resume(stopped)
     messages = [str(warning.message) for warning in told]
     assert ["6.safetensors" in messages[0], "4.safetensors" in messages[1]] == [True, True]
-    assert "starts over" in messages[2]
+    assert messages[2] == f"There is no good checkpoint in {stopped}: the run starts over."
     assert is_whole(stopped, whole)
     assert resumed_from(stopped) == []
+
+
+def test_a_run_stopped_before_its_first_checkpoint_starts_over_and_is_not_called_damaged(stopped, whole) -> None:
+    vcotta_resume.remove_checkpoints(stopped)
+    with pytest.warns(UserWarning, match="was stopped before it had saved a state: the run starts over") as told:
+        resume(stopped)
+    assert not any("good checkpoint" in str(warning.message) for warning in told)
+    assert is_whole(stopped, whole)
 
 
 def test_records_that_are_not_those_before_the_checkpoint_are_noticed(stopped, whole) -> None:

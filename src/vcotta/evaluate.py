@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta import metrics
+from vcotta._messages import counted
 from vcotta._version import __version__
 from vcotta.distributed import World
 from vcotta.guard import Guard
@@ -330,7 +331,7 @@ def _hardware(device: str, processes: int) -> str:
     if torch.device(device).type == "cuda":
         one = torch.cuda.get_device_name(device)
     else:
-        one = f"{platform.machine()} CPU, {torch.get_num_threads()} torch threads"
+        one = f"{platform.machine()} CPU, {counted(torch.get_num_threads(), 'torch thread')}"
     return one if processes == 1 else f"{processes} processes, each {one}"
 
 

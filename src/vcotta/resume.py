@@ -22,7 +22,16 @@ from vcotta.state_files import read_state, write_state
 if TYPE_CHECKING:
     from vcotta.methods.base import Adapter
 
-__all__ = ["Mark", "Place", "differences", "identity", "remove_checkpoints", "restore", "save_checkpoint"]
+__all__ = [
+    "Mark",
+    "Place",
+    "differences",
+    "has_checkpoints",
+    "identity",
+    "remove_checkpoints",
+    "restore",
+    "save_checkpoint",
+]
 
 CHECKPOINTS = "checkpoints"
 GENERATIONS = 2
@@ -130,6 +139,11 @@ def restore(folder: Path, manifest: dict[str, Any], adapter: Adapter) -> Place |
             other.replace(other.with_suffix(".refused"))
         return place
     return None
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """Whether a state of the run was ever saved in its folder, be it good or not."""
+    return bool(_newest_first(folder / CHECKPOINTS))
 
 
 def remove_checkpoints(folder: Path) -> None:

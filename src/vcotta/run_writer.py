@@ -19,6 +19,7 @@ from vcotta.resume import (
     Mark,
     Place,
     differences,
+    has_checkpoints,
     identity,
     remove_checkpoints,
     restore,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from vcotta.methods.base import Adapter
 
 __all__ = ["RunWriter", "finished_run"]
+
+_NO_STATE = "The run in {} was stopped before it had saved a state:"
 
 
 def finished_run(folder: Path, manifest: dict[str, Any]) -> Run | None:
@@ -134,7 +137,8 @@ class RunWriter:
     def _find_place(self, manifest: dict[str, Any]) -> Place | None:
         place = restore(self._folder, manifest, self._adapter)
         if place is None:
-            warnings.warn(f"There is no good checkpoint in {self._folder}: the run starts over.", stacklevel=4)
+            reason = "There is no good checkpoint in {}:" if has_checkpoints(self._folder) else _NO_STATE
+            warnings.warn(f"{reason.format(self._folder)} the run starts over.", stacklevel=4)
         return place
 
     def _write(self) -> None:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vcotta._messages import unknown_name
+from vcotta._messages import counted, unknown_name
 from vcotta.corruptions import EXTRA, STANDARD, TABLES, corrupt, nearest_table
 from vcotta.data import CorruptedSource, ImageSource, Pixels
 from vcotta.protocols import Continual, Domain, Segment
@@ -121,7 +121,7 @@ class ProtocolStream:
         if self.limit is not None and (not _is_int(self.limit) or not 1 <= self.limit <= len(self.data)):
             raise ValueError(
                 f"Expected `limit` to be 1 to {len(self.data)}, the number of images, but got {self.limit!r}. Leave it "
-                "None to use all of them."
+                "out to use all of them."
             )
         if not _is_int(self.seed) or self.seed < 0:
             raise ValueError(f"Expected `seed` to be an integer of at least 0, but got {self.seed!r}.")
@@ -275,7 +275,7 @@ class ProtocolStream:
         }
 
     def __str__(self) -> str:
-        end = [f"{len(self)} batches of up to {self.batch_size}"]
+        end = [f"{counted(len(self), 'batch', 'batches')} of up to {self.batch_size}"]
         if remark := self.protocol.remark():
             end.append(remark)
         stored = isinstance(self.data, CorruptedSource)

@@ -7,6 +7,8 @@ import torch
 from vcotta.corruptions import corrupt
 from vcotta.data import CorruptedSource, ImageData, imagenet
 from vcotta.data.corrupted import CorruptedArrays, open_corrupted, open_corrupted_arrays
+from vcotta.data.corrupted_writer import write_corrupted
+from vcotta.data.digits import load_digits
 from vcotta.streams import ContinualStream
 
 WNIDS = ("n01440764", "n01443537", "n01484850")
@@ -121,6 +123,16 @@ def test_settings_of_imagenet_are_refused_for_cifar(official):
         open_corrupted("cifar10", official, preprocess="res256crop224")
     with pytest.raises(ValueError, match="Did you mean 'cifar10'"):
         open_corrupted("cifar", official)
+    with pytest.raises(ValueError, match=r"the data set of the corrupted files to be one of .*, but got 'folder:pets'"):
+        open_corrupted("folder:pets", official)
+
+
+def test_what_is_written_of_digits_is_read_again(tmp_path):
+    test = load_digits()[1]
+    source = open_corrupted("digits", write_corrupted(test, tmp_path / "C", (5,), 3, corruptions=("contrast",)))
+    assert np.array_equal(source.corrupted("contrast", 5), corrupt(test.images, "contrast", 5, 3))
+    assert np.array_equal(source.labels, test.labels)
+    assert source.class_names == test.class_names
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ def test_progress_is_read_from_the_folders_of_the_runs(tmp_path) -> None:
     board = Board([one, two], lambda *line: told.append(line))
     board.look()
     assert told == []
+    board.begin()
+    assert told.pop() == (0, 0, 0)
     write(one, "{}\n{}\n{")  # a line is counted when it is whole
     board.look()
     assert told.pop() == (2, 8, 0)  # the one that has not begun is guessed to be as long

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
 import pytest
@@ -23,10 +24,14 @@ def test_a_failure_is_told_while_other_cells_would_still_run(tmp_path) -> None:
     assert not ended.exists()
 
 
-def test_a_warning_in_a_worker_is_a_note_without_its_source_line(tmp_path, capfd) -> None:
-    jobs = {tmp_path: partial(exec, "import warnings\nwarnings.warn('mind the gap')", {})}
-    LocalLauncher(2)(jobs, Board(list(jobs)))
-    assert capfd.readouterr().err == "Note: mind the gap\n"
+def test_what_several_workers_warn_of_is_told_once_and_here(tmp_path, capfd) -> None:
+    warn = partial(exec, "import warnings\nwarnings.warn('mind the gap')", {})
+    jobs = {tmp_path / str(place): warn for place in range(2)}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        LocalLauncher(2)(jobs, Board(list(jobs)))
+    assert [str(warning.message) for warning in told] == ["mind the gap"]
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("device", "threads"), [("cpu", 1), ("cuda", 2)])

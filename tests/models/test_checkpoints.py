@@ -228,7 +228,7 @@ def test_wrong_network_is_told_by_the_first_key_that_differs_and_its_likely_name
 
 def test_warmed_network_is_referred_to_its_own_reader(tmp_path):
     save_warmed(to_variational(nn.Linear(2, 2)), tmp_path / "net.safetensors")
-    with pytest.raises(ValueError, match=r"holds a warmed network\. Read it with load_warmed"):
+    with pytest.raises(ValueError, match=r"holds a warmed network\. .* read it with `vcotta\.load_warmed`"):
         load_weights(nn.Linear(2, 2), tmp_path / "net.safetensors")
 
 

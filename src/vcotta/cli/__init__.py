@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vcotta._messages import show_note
+from vcotta._messages import file_trouble, notes
 from vcotta._version import __version__
 from vcotta.cli.data import corrupt, data_fetch, data_list, data_prepare
 from vcotta.cli.networks import check, train, warmup
@@ -44,7 +44,7 @@ app.add_typer(data_app, name="data")
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and exit code 2."""
-    warnings.showwarning = show_note
+    warnings.showwarning = notes()
     try:
         code = app(prog_name="vcotta", standalone_mode=False)
     except _UsageError as error:
@@ -54,7 +54,7 @@ def main() -> None:
     except (ValueError, TypeError, OSError, RuntimeError, ArithmeticError) as error:
         if os.environ.get("VCOTTA_DEBUG"):
             raise
-        _fail(str(error))
+        _fail(file_trouble(error) if isinstance(error, OSError) else str(error))
     if code == 130:
         print("Interrupted: what was finished is on disk.", file=sys.stderr)
     sys.exit(code)

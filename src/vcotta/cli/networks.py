@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from vcotta.cli.options import Dataset, Device, Model, Precision, Seed, runtime_for, set_threads
+from vcotta.cli.places import check_out_file
 
 __all__ = ["check", "train", "warmup"]
 
@@ -38,6 +39,7 @@ def train(
     benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
     if out.exists():
         raise FileExistsError(f"Expected {out} not to exist yet, but it does. Move it away or choose another file.")
+    check_out_file(out)
     config = benchmark.training
     if config is not None:
         config = replace(
@@ -55,7 +57,8 @@ def train(
     name = model or benchmark.network
     save_weights(trained, out, network=name, dataset=dataset, classes=len(test.class_names), seed=seed, error=error)
     checkpoint.unlink(missing_ok=True)
-    typer.echo(f"Wrote {name} to {out}" + ("" if error is None else f"; its error on clean test images is {error:.2%}"))
+    made = benchmark.network_facts(model)[0]
+    typer.echo(f"Wrote {made} to {out}" + ("" if error is None else f"; its error on clean test images is {error:.2%}"))
 
 
 def check(
@@ -110,6 +113,7 @@ def warmup(
     from vcotta.report.progress import display
 
     benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
+    check_out_file(out)
     config = benchmark.warm_up if epochs is None else replace(benchmark.warm_up, epochs=epochs)
     set_threads(dataset)
     with display() as task:

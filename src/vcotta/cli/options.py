@@ -16,6 +16,7 @@ __all__ = [
     "ListFile",
     "Method",
     "Model",
+    "Overwrite",
     "Precision",
     "Seed",
     "Settings",
@@ -43,6 +44,7 @@ Method = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU where there is one.")]
 Precision = Annotated[str | None, typer.Option(help="fp32, bf16 or fp64; by default bf16 on a GPU.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is already there.")]
 Limit = Annotated[int | None, typer.Option(help="Use only this many images of each corruption.")]
 Subset = Annotated[int | None, typer.Option(help="ImageNet: use only this many images, the same number of each class.")]
 ListFile = Annotated[

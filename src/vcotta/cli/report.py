@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from vcotta.cli.options import show
+from vcotta.cli.places import check_out_folder
 
 __all__ = ["report"]
 
@@ -27,6 +28,7 @@ def report(
     from vcotta.report.words import ranking, remarks
     from vcotta.report.write import write_report
 
+    check_out_folder(out)
     found = find_runs(runs)
     write_report(found, out)
     groups = sorted(group_runs(list(found.values())), key=lambda group: group.score("error").mean)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vcotta.cli.options import Device, decimals, numbers, show
+from vcotta.cli.places import check_out_folder
 
 if TYPE_CHECKING:
     from vcotta.experiments.launch import Launcher
@@ -56,7 +57,7 @@ def reproduce(
     """
     from rich.table import Table
 
-    from vcotta._messages import unknown_name
+    from vcotta._messages import counted, unknown_name
     from vcotta.experiments.entries import ENTRIES
     from vcotta.experiments.networks import Weights
     from vcotta.experiments.reproduce import reproduce as repeat
@@ -82,6 +83,7 @@ def reproduce(
         methods=None if methods is None else [method.strip() for method in methods.split(",")],
         values=None if values is None else decimals("values", values),
     )
+    check_out_folder(out)
     device, run_by = _launcher(launcher, address, workers, device)
     with display() as task:
         found = repeat(
@@ -94,6 +96,8 @@ def reproduce(
             report=task(name, "{:.0f} cells done"),
         )
     show(found.table.rich())
+    if found.cells > found.ran:
+        typer.echo(f"{found.cells - found.ran} of {counted(found.cells, 'run')} were there.")
     typer.echo(f"Page: {found.folder / 'outcome.md'}")
 
 

@@ -17,6 +17,7 @@ from vcotta.cli.options import (
     ListFile,
     Method,
     Model,
+    Overwrite,
     Precision,
     Seed,
     Settings,
@@ -28,6 +29,7 @@ from vcotta.cli.options import (
     set_threads,
     show,
 )
+from vcotta.cli.places import check_out_file, check_out_folder, refuse_existing
 
 __all__ = ["run", "tune"]
 
@@ -53,7 +55,8 @@ def run(
     batch_size: Annotated[int | None, typer.Option(help="Images in a batch; by default the data set's own.")] = None,
     limit: Limit = None,
     corrupted: Annotated[
-        Path | None, typer.Option(help="Folder of the official corrupted files; by default corrupted on the fly.")
+        Path | None,
+        typer.Option(help="Folder of the official corrupted files, or from `vcotta corrupt`; by default on the fly."),
     ] = None,
     subset: Subset = None,
     list_file: ListFile = None,
@@ -108,7 +111,7 @@ def run(
     from vcotta.methods.elsewhere import known_method
     from vcotta.report.progress import display
     from vcotta.report.tables import by_corruption, comparison
-    from vcotta.runs import check_folder
+    from vcotta.runs import SUMMARY, check_folder
 
     method, benchmark, runtime = known_method(method), find_benchmark(dataset), runtime_for(device, precision)
     options = parse_settings(settings, method)
@@ -121,6 +124,9 @@ def run(
         world = stack.enter_context(join_world(runtime.device)) if distributed else World()
         if not world.leads:
             warnings.simplefilter("ignore")  # the first process tells them
+        with world.all_or_none():
+            if world.leads and not (resume and (out / SUMMARY).exists()):  # a finished run may be a read-only one
+                check_out_folder(out)
         stream = stream_for(
             benchmark,
             seed=seed,
@@ -150,11 +156,13 @@ def run(
             start = start_network(benchmark, method, model, weights, seed=seed, runtime=runtime, task=task)
             adapter = adapter_for(benchmark, method, start, seed=seed, runtime=runtime, guard=guard, **options)
             distribute(adapter, world)
+            report = task(method, "error {:.1%}")
+            report(0, len(stream), 0.0)  # the first batch may take minutes
             done = run_stream(
                 adapter,
                 stream,
                 out,
-                progress=task(method, "error {:.1%}"),
+                progress=report,
                 manifest=facts,
                 overwrite=overwrite,
                 resume=resume,
@@ -184,6 +192,7 @@ def tune(
     table: Annotated[int | None, typer.Option(help="Severity constants: 32, 64 or 224; by default by size.")] = None,
     device: Device = None,
     precision: Precision = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Search a method's options on held-out corruptions.
 
@@ -203,6 +212,8 @@ def tune(
     space = parse_grid(grid, method) or SPACES.get(method)
     if not space:
         raise ValueError(f"Expected a method with options, but {method} has none to search.")
+    check_out_file(out)
+    refuse_existing(out, overwrite)
     averaged = {"seeds": numbers("seeds", seeds), "severities": numbers("severities", severities)}
     set_threads(dataset)
     with display() as task:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from vcotta.cli.options import Dataset, Device, Model, Precision, Seed, Settings, parse_settings, runtime_for
+from vcotta.cli.options import Dataset, Device, Model, Overwrite, Precision, Seed, Settings, parse_settings, runtime_for
+from vcotta.cli.places import check_out_file, refuse_existing
 
 __all__ = ["bundle", "serve"]
 
@@ -31,13 +32,16 @@ def bundle(
     seed: Seed = 0,
     device: Device = None,
     precision: Precision = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Pack a network and a method into one file.
 
     The file is for `vcotta serve`: weights, class names, preprocessing, settings. A plain network is warmed up first
     where the method needs that, and the method learns from source data what it needs of them: the server has none.
     """
+    from vcotta._messages import unknown_name
     from vcotta.cli.options import set_threads
+    from vcotta.data.image_files import PREPROCESSES
     from vcotta.experiments.benchmark import find_benchmark
     from vcotta.experiments.setup import adapter_for, start_network
     from vcotta.methods import configure
@@ -47,6 +51,10 @@ def bundle(
     benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
     options = parse_settings(settings, method)
     configure(method, **{"dataset": benchmark.settings, **options})  # a mistake is told before any training
+    if preprocess not in (None, *PREPROCESSES):
+        raise unknown_name("preprocess", preprocess, PREPROCESSES)
+    check_out_file(out)
+    refuse_existing(out, overwrite)
     size = benchmark.image_size
     how = Preprocess(size, how=preprocess or ("res256crop224" if size == 224 else "resize"))
     set_threads(dataset)

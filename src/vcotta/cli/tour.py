@@ -9,6 +9,7 @@ import typer
 
 from vcotta._version import __version__
 from vcotta.cli.options import Seed, set_threads, show
+from vcotta.cli.places import check_out_file, check_out_folder
 
 __all__ = ["demo", "info", "methods"]
 
@@ -27,6 +28,9 @@ def demo(
     from vcotta.report.progress import display
     from vcotta.report.tables import comparison, rows
 
+    check_out_folder(out)
+    if json is not None:
+        check_out_file(json)
     set_threads("digits")
     with display() as task:
         runs = run_demo(out, seed, task)

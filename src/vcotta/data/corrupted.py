@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from vcotta._messages import unknown_name
 from vcotta.data.cifar_facts import CIFAR
 from vcotta.data.corrupted_tree import CorruptedTree, open_corrupted_tree
+from vcotta.data.digits import load_digits
 
 __all__ = ["CorruptedArrays", "open_corrupted", "open_corrupted_arrays"]
 
@@ -94,8 +95,9 @@ def open_corrupted(
     """Open a benchmark's corrupted images for a stream.
 
     Args:
-        name: ``cifar10``, ``cifar100`` or ``imagenet``.
-        folder: Folder of CIFAR-10-C or CIFAR-100-C, or root of the ImageNet-C tree.
+        name: ``cifar10``, ``cifar100``, ``imagenet`` or ``digits``.
+        folder: Folder of CIFAR-10-C or CIFAR-100-C, or what `write_corrupted` made of digits, or root of the ImageNet-C
+            tree.
         preprocess: ImageNet-C only; see `open_corrupted_tree`, as for the following.
         legacy: ImageNet-C only.
         subset: ImageNet-C only.
@@ -107,12 +109,15 @@ def open_corrupted(
     """
     if name == "imagenet":
         return open_corrupted_tree(folder, preprocess=preprocess, legacy=legacy, subset=subset, list_file=list_file)
-    if name not in CIFAR:
-        raise unknown_name("name", name, (*CIFAR, "imagenet"))
+    if name not in (*CIFAR, "digits"):
+        raise unknown_name("data set of the corrupted files", name, (*CIFAR, "imagenet", "digits"))
     if preprocess != "none" or legacy or subset is not None or list_file is not None:
         raise ValueError(
             f"Expected `preprocess`, `legacy`, `subset` and `list_file` for imagenet only, but got one for {name}."
         )
+    if name == "digits":
+        test = load_digits()[1]
+        return open_corrupted_arrays(folder, test.class_names, "digits-c", len(test))
     facts = CIFAR[name]
     count = sum(file.images for file in facts.files["test"].values())
     return open_corrupted_arrays(folder, facts.class_names, f"{name}-c", count)

@@ -25,6 +25,11 @@ class Board:
         self._finished: set[Path] = set()
         self._report = report
 
+    def begin(self) -> None:
+        """Tell that the work begins; the first networks may take minutes."""
+        if self._report is not None:
+            self._report(0, 0, 0.0)
+
     def line(self, folder: Path) -> Report:
         """What one run of this process is to call as it goes on."""
 

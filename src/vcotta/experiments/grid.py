@@ -139,6 +139,7 @@ def run_cells(
     }
     if jobs:
         board = Board(list(jobs), report)
+        board.begin()
         (launcher or LocalLauncher(workers))(jobs, board, device=device)
         board.end()
     return [done.get(cell.key) or Run.load(out / cell.key) for cell in cells]

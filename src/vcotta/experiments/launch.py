@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from vcotta._messages import show_note
 from vcotta.experiments.board import Board
 from vcotta.experiments.orphans import end_with_parent
 
@@ -61,11 +61,13 @@ class LocalLauncher:
                     board.finish(folder)
             return
         context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
-        pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_start)
+        notes = context.SimpleQueue()
+        pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_start, initargs=(notes,))
         try:
             waiting: set[Future[None]] = {pool.submit(_work, job) for job in jobs.values()}
             while waiting:
                 done, waiting = wait(waiting, timeout=WATCH_SECONDS, return_when="FIRST_COMPLETED")
+                _pass_on(notes)
                 for future in done:
                     future.result()
                 board.look()
@@ -88,10 +90,16 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _start() -> None:
+def _start(notes: SimpleQueue[str]) -> None:
     torch.set_num_threads(1)
-    warnings.showwarning = show_note
+    warnings.showwarning = lambda message, *_, **__: notes.put(str(message))
     end_with_parent()
+
+
+def _pass_on(notes: SimpleQueue[str]) -> None:
+    """Warn of what workers warned of; a note that several have is one note here."""
+    for note in dict.fromkeys(iter(lambda: None if notes.empty() else notes.get(), None)):
+        warnings.warn(note, stacklevel=2)
 
 
 def _work(job: Job) -> None:

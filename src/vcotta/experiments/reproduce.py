@@ -47,11 +47,15 @@ class Reproduced:
         table: The same as a table.
         folder: Where the files are: ``outcome.json``, ``outcome.md`` with its ``picture.png``, ``picture.pdf``,
             ``table.csv``, and ``report.html`` where all runs followed one stream.
+        cells: How many runs it is made of.
+        ran: How many of them were not there, finished, before.
     """
 
     rows: list[Row]
     table: Grid
     folder: Path
+    cells: int
+    ran: int
 
 
 def scaled(
@@ -160,7 +164,7 @@ def reproduce(
     if not missing:
         told["cost"] = _earlier_cost(folder, told)
     _write(entry, told, cells, runs, rows, folder)
-    return Reproduced(rows, table(entry, rows), folder)
+    return Reproduced(rows, table(entry, rows), folder, len(folders), missing)
 
 
 def _told(

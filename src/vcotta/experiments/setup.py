@@ -65,6 +65,8 @@ def train_network(
     report = task("Training", "loss {:.3f}") if task else None
     loader = benchmark.source(seed, runtime.device)
     model = benchmark.build(network, seed=seed)
+    if report:
+        report(0, config.epochs, 0.0)  # the first epoch may take minutes
     return train(model, loader, replace(config, seed=seed), runtime=runtime, progress=report, checkpoint=checkpoint)
 
 

@@ -23,8 +23,8 @@ __all__ = ["LoadedWeights", "load_weights", "save_weights"]
 
 _KIND = "vcotta-weights-1"
 _READERS = {
-    "vcotta-warmed": "a warmed network. Read it with load_warmed",
-    "vcotta-adapter": "a whole adapter. Read it with vcotta.load",
+    "vcotta-warmed": "a warmed network. Give the network it was made of, or read it with `vcotta.load_warmed`",
+    "vcotta-adapter": "a whole adapter. Read it with `vcotta.load`",
     "vcotta-training": "an unfinished training. Let `train` go on from it and save the network",
 }
 _PREFIXES = ("module.", "model.", "net.", "network.", "_orig_mod.")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from vcotta._messages import counted
 from vcotta._version import __version__
 from vcotta.report.charts import cost_chart, note_chart, reliability_chart, risk_chart, stream_chart
 from vcotta.report.curves import along_stream, noted, reliability_bins, risk_coverage
@@ -74,7 +75,7 @@ def html_page(runs: Mapping[str, Run]) -> str:
         tag("header", tag("h1", "Adapting at test time"), tag("p", stream_sentence(groups[0]), class_="soft")),
         tag("nav", tag("ul", *links), aria_label="Sections"),
         tag("main", *(_section(name, content) for name, content in sections.items())),
-        tag("footer", tag("p", f"Drawn from the files of {len(runs)} runs by vcotta {__version__}.")),
+        tag("footer", tag("p", f"Drawn from the files of {counted(len(runs), 'run')} by vcotta {__version__}.")),
         tag("div", "", id="said", class_="hidden", role="status"),
     ]
     return f"<!DOCTYPE html>\n{tag('html', _head(drawn), tag('body', *body, _script()), lang='en')}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -16,26 +17,36 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["Report", "display"]
+__all__ = ["PLAIN_SECONDS", "Report", "display"]
 
 Report = Callable[[int, int, float], None]
-"""What long work calls as it goes: (done, total, a value to show)."""
+"""What long work calls as it goes: (done, total, a value to show); with nothing done yet, the value is not shown."""
+
+PLAIN_SECONDS = 60.0
+"""Where there is no terminal, a task writes a line at its start and its end, between them one in so many seconds."""
 
 
 @contextmanager
 def display(console: Console | None = None) -> Iterator[Callable[[str, str], Report]]:
-    """Show progress bars while the block lasts.
+    """Show progress bars while the block lasts, or where there is no terminal a plain line now and then.
 
     Yields:
         A function that starts a line: ``task(label, value_format)`` returns the `Report` of a piece of work, whose
         value is shown by the format, for example ``task("VCoTTA", "error {:.1%}")``.
 
     Example:
-        >>> import io
-        >>> with display(Console(file=io.StringIO())) as task:
+        >>> import sys
+        >>> with display(Console(file=sys.stdout)) as task:
         ...     report = task("Training", "loss {:.2f}")
-        ...     report(1, 2, 0.7)
+        ...     for epoch in range(1, 6):
+        ...         report(epoch, 5, 1 / epoch)
+        Training: 1 of 5, loss 1.00
+        Training: 5 of 5, loss 0.20
     """
+    console = console or Console(stderr=True)
+    if not (console.is_terminal or console.is_jupyter):
+        yield lambda label, value_format: _plain(console, label, value_format)
+        return
     columns = (
         TextColumn("{task.description:<18}"),
         BarColumn(bar_width=24),
@@ -44,7 +55,7 @@ def display(console: Console | None = None) -> Iterator[Callable[[str, str], Rep
         TimeElapsedColumn(),
         TimeRemainingColumn(elapsed_when_finished=False),
     )
-    progress = Progress(*columns, console=console or Console(stderr=True))
+    progress = Progress(*columns, console=console)
 
     def task(label: str, value_format: str) -> Report:
         line: list[TaskID] = []
@@ -53,7 +64,8 @@ def display(console: Console | None = None) -> Iterator[Callable[[str, str], Rep
             if not line:  # a line appears, and its clock starts, with its first report
                 progress.start()
                 line.append(progress.add_task(label, value=""))
-            progress.update(line[0], completed=done, total=total or None, value=value_format.format(value))
+            shown = value_format.format(value) if done else ""
+            progress.update(line[0], completed=done, total=total or None, value=shown)
 
         return report
 
@@ -62,3 +74,20 @@ def display(console: Console | None = None) -> Iterator[Callable[[str, str], Rep
     finally:
         if progress.tasks:
             progress.stop()
+
+
+def _plain(console: Console, label: str, value_format: str) -> Report:
+    """The report of a task in plain lines, for a log."""
+    due, ended = 0.0, False
+
+    def report(done: int, total: int, value: float) -> None:
+        nonlocal due, ended
+        now, end = time.monotonic(), 0 < total <= done
+        if ended or (now < due and not end):
+            return
+        due, ended = now + PLAIN_SECONDS, end
+        far = f"{done} of {total}" if total else f"{done}"
+        text = f"{label}: {far}, {value_format.format(value)}" if done else f"{label} begins"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    return report

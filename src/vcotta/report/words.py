@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from vcotta._messages import counted
 from vcotta.report.groups import Group
 from vcotta.report.tables import COLUMNS
 
@@ -36,7 +37,8 @@ def stream_sentence(group: Group) -> str:
     images = sum(record["n"] for record in run.records)
     return (
         f"{str(facts.get('protocol', 'one')).capitalize()} stream{f' of {name}' if name else ''}: {kinds} "
-        f"domain{'s' * (kinds > 1)}{at}, {images} images in {len(run.records)} batches, one pass."
+        f"domain{'s' * (kinds > 1)}{at}, {counted(images, 'image')} in "
+        f"{counted(len(run.records), 'batch', 'batches')}, one pass."
     )
 
 

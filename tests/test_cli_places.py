@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from vcotta.data.digits import digits_network
+from vcotta.experiments import setup, tuning
+
+NO_FOLDER = "afile to be a folder, but it is a file"
+NO_FILE = "dir to be a file, but it is a folder"
+PLACES = {
+    "run": (["run", "--method", "bn", "--out", "afile"], NO_FOLDER),
+    "run within a file": (["run", "--method", "bn", "--out", "afile/run"], NO_FOLDER),
+    "run --overwrite": (["run", "--method", "bn", "--out", "afile", "--overwrite"], NO_FOLDER),
+    "demo": (["demo", "--out", "afile"], NO_FOLDER),
+    "demo --json": (["demo", "--json", "dir"], NO_FILE),
+    "reproduce": (["reproduce", "main", "--out", "afile"], NO_FOLDER),
+    "report": (["report", "dir", "--out", "afile"], NO_FOLDER),
+    "train": (["train", "--out", "afile/w.safetensors"], NO_FOLDER),
+    "warmup": (["warmup", "--out", "dir"], NO_FILE),
+    "tune": (["tune", "--method", "tent", "--out", "dir"], NO_FILE),
+    "bundle": (["bundle", "--out", "afile/b"], NO_FOLDER),
+}
+
+
+@pytest.fixture
+def no_work(monkeypatch) -> None:
+    """Training fails the test: the mistake is to be told before it."""
+
+    def work(*_, **__):
+        raise AssertionError("the work began")
+
+    monkeypatch.setattr(setup, "train", work)
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_a_place_that_cannot_be_written_is_told_before_the_work(command, no_work, tmp_path, case) -> None:
+    arguments, text = PLACES[case]
+    (tmp_path / "afile").touch()
+    (tmp_path / "dir").mkdir()
+    code, _, err = command(*arguments)
+    assert code == 2
+    assert text in err
+    assert err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["afile", "dir"]
+
+
+@pytest.mark.parametrize("arguments", [("demo", "--out"), ("warmup", "--out")])
+def test_a_file_system_that_takes_no_files_is_told_before_the_work(command, no_work, monkeypatch, arguments) -> None:
+    def refuse(dir):
+        raise OSError(30, "Read-only file system", str(dir))
+
+    monkeypatch.setattr("vcotta.cli.places.tempfile.TemporaryFile", refuse)
+    code, _, err = command(*arguments, "there/x")
+    assert code == 2
+    assert err.startswith("Error: Expected to write there/x, but nothing can be written to ")
+    assert "(Read-only file system)" in err
+
+
+def test_a_bundle_and_a_search_are_replaced_only_on_request(command, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(setup, "start_network", lambda *_, **__: digits_network())  # untrained
+    monkeypatch.setattr(tuning, "tune", lambda *_, **__: [{"options": {"lr": 0.1}, "error": 50.0, "nll": 1.0}])
+    path = tmp_path / "out"
+    for arguments in (("bundle", "--method", "bn", "--out", "out"), ("tune", "--method", "tent", "--out", "out")):
+        path.write_text("of value")
+        code, _, err = command(*arguments)
+        assert code == 2
+        assert "Expected out not to exist yet, but it does. Choose another file, or replace it with --overwrite" in err
+        assert path.read_text() == "of value"
+        assert command(*arguments, "--overwrite")[0] == 0
+        assert path.read_bytes() != b"of value"
+
+
+def test_a_finished_run_in_a_folder_that_cannot_be_written_is_still_shown(command, monkeypatch) -> None:
+    monkeypatch.setattr(setup, "start_network", lambda *_, **__: digits_network())
+    run = ("run", "--method", "bn", "--limit", "10", "--corruptions", "fog", "--out", "run", "--resume")
+    assert command(*run)[0] == 0
+    monkeypatch.setattr("vcotta.cli.places.tempfile.TemporaryFile", None)
+    assert command(*run)[0] == 0
+
+
+def test_training_names_the_network_it_trained_and_says_when_it_begins(command, monkeypatch) -> None:
+    monkeypatch.setattr(setup, "train", lambda model, *_, **__: model.eval())
+    code, out, err = command("train", "--out", "w.safetensors")
+    assert code == 0
+    assert out.startswith("Wrote wrn-10-1 to w.safetensors")
+    assert err == "Training begins\n"
+
+
+def test_a_file_of_another_kind_is_told_with_what_to_do_here_and_in_python(command, monkeypatch) -> None:
+    monkeypatch.setattr(setup, "train", lambda model, *_, **__: model.eval())
+    assert command("warmup", "--epochs", "1", "--out", "warm.safetensors")[0] == 0
+    for name in (["check"], ["warmup", "--out", "again.safetensors"]):
+        code, _, err = command(*name, "--weights", "warm.safetensors")
+        assert code == 2
+        assert "Give the network it was made of, or read it with `vcotta.load_warmed`." in err
+
+
+def test_what_corrupt_writes_of_digits_is_what_run_would_make(command, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(setup, "start_network", lambda *_, **__: digits_network())
+    assert command("corrupt", "digits", "--name", "contrast", "--out", "c")[0] == 0
+    run = ("run", "--method", "bn", "--limit", "20", "--corruptions", "contrast", "--out")
+    assert command(*run, "fly")[0] == 0
+    code, out, _ = command(*run, "files", "--corrupted", "c")
+    assert code == 0
+    assert "1 batch of up to 50" in out
+    assert json.loads((tmp_path / "fly/manifest.json").read_text())["hardware"].endswith(" 1 torch thread")
+    assert (tmp_path / "fly/records.jsonl").read_bytes() == (tmp_path / "files/records.jsonl").read_bytes()
