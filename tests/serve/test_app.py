@@ -236,19 +236,17 @@ def test_a_second_signal_does_not_cost_the_state_that_is_being_saved(service, mo
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     monkeypatch.setattr(run._Server, "run", lambda *_: None)
     with run.signals_given_back():
-        run.run_app(create_app(service), "127.0.0.1", 0)
+        run.run_app(create_app(service), [])
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_a_port_in_use_is_an_error_in_words_and_costs_no_signal_handler(service) -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+def test_a_port_in_use_is_an_error_in_words() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(OSError, match=f"Expected .* port {port}, but another program is using it. Give another"):
-            run.run_app(create_app(service), "127.0.0.1", port)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+            run.listen("127.0.0.1", port)
 
 
 def test_a_host_that_is_not_of_this_machine_is_an_error_in_words() -> None:

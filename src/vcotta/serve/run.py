@@ -68,21 +68,16 @@ def _why_not(error: OSError) -> str:
     return (error.strerror or str(error)).partition(" (")[0]
 
 
-def run_app(app: FastAPI, host: str, port: int, *, stop_seconds: float = 30.0) -> None:
+def run_app(app: FastAPI, sockets: list[socket.socket], *, stop_seconds: float = 30.0) -> None:
     """Serve until SIGTERM or SIGINT; then take no new requests, answer those that came, and return.
 
     From then on both signals are ignored: the caller still has a state to save. See `signals_given_back`.
 
     Args:
         app: The application.
-        host: Address to listen on.
-        port: Port; 0 for any free one.
+        sockets: Where to listen, from `listen`.
         stop_seconds: Seconds the open requests have to be answered at the end; a second signal ends that at once.
-
-    Raises:
-        OSError: As `listen`.
     """
-    sockets = listen(host, port)
     config = uvicorn.Config(
         app,
         log_level="warning",
