@@ -6,11 +6,13 @@ import re
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import vcotta
+from vcotta.report.find import find_runs
 
 from .methods import promises, test_contract
 
@@ -19,13 +21,13 @@ NAME = "pseudo-label"
 
 
 @pytest.fixture(autouse=True)
-def added(tiny, monkeypatch) -> None:
+def added(tiny, monkeypatch) -> dict[str, Any]:
     """Do what the page says: define the method, register it, promise what its line for the tests says."""
-    method, register, promise = BLOCKS
+    method, register, _, promise = BLOCKS
     module = types.ModuleType("added")  # dataclasses look for the module they are defined in
     monkeypatch.setitem(sys.modules, "added", module)
     names = vars(module)
-    names.update(vcotta=vcotta, model=tiny())
+    names.update(vcotta=vcotta, model=tiny(classes=10))
     exec(method, names)
     # Running a package's doctests makes pytest import it anew: there may then be two tables, and the page fills one.
     for known in (vcotta.methods.METHODS, vcotta.build_adapter.__globals__["METHODS"]):
@@ -33,11 +35,20 @@ def added(tiny, monkeypatch) -> None:
     exec(register, names)
     monkeypatch.setitem(test_contract.PROMISES, NAME, eval(f"{{{promise}}}", vars(promises))[NAME])
     assert names["adapter"].config == names["PseudoLabelConfig"](rate=0.2)
+    return names
 
 
 def test_the_method_takes_about_thirty_lines() -> None:
     body = BLOCKS[0].split("@dataclass")[1]
     assert sum(bool(line.strip()) for line in body.splitlines()) <= 36
+
+
+def test_its_run_on_a_stream_is_there_to_be_reported(added, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(BLOCKS[2], added)
+    (folder,) = find_runs([Path("runs")])
+    assert folder.endswith("pseudo-label-in-python")
+    assert len(added["run"].summary()["domains"]) == 2
 
 
 def test_registered_it_is_listed_and_configured_by_name() -> None:

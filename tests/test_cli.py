@@ -74,6 +74,9 @@ def test_a_method_explains_its_options(command) -> None:
     code, out, _ = command("methods", "vcotta")
     assert code == 0
     assert "margin: Epsilon of the view filter" in out
+    assert "\nOn digits: " in out
+    assert "flip=False" in out.splitlines()[-1]
+    assert "\nOn " not in command("methods", "source")[1]
     assert command("methods", "vcota")[0] == 2
 
 

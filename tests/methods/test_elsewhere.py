@@ -40,7 +40,7 @@ def test_a_method_of_a_file_is_known_by_its_name_however_often_it_is_asked_for(o
     [
         ("Taken", ValueError, "name of its own in .*, but 'bn' is taken"),
         ("NoMethod", TypeError, "derived from vcotta.Adapter"),
-        ("Mein", ValueError, "`Class in .*Did you mean 'Mine'"),
+        ("Mien", ValueError, "the Class in .*Did you mean 'Mine'"),
     ],
 )
 def test_what_is_no_method_of_its_own_is_refused(own, name, kind, text) -> None:

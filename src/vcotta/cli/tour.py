@@ -48,19 +48,25 @@ def methods(
 ) -> None:
     """List the methods: what each trains, needs and costs.
 
-    With a name, what the method does and what each of its options means. Options are set with
-    `vcotta run --set OPTION=VALUE`; vcotta also has presets, `--set preset=paper`.
+    With a name, what the method does, what each of its options means, its value, and where a data set has another.
+    Options are set with `vcotta run --set OPTION=VALUE`; vcotta also has presets, `--set preset=paper`.
     """
+    from dataclasses import asdict
     from inspect import getdoc
 
     from rich.table import Table
 
-    from vcotta.methods import METHODS, configure
+    from vcotta.methods import DATASETS, METHODS, configure
 
     if name is not None:
         defaults = configure(name)
         typer.echo(getdoc(METHODS[name]) or "")
         typer.echo(f"\n{getdoc(type(defaults))}\n\nDefaults: {defaults}")
+        usual = asdict(defaults).items()
+        for dataset in DATASETS:
+            own = asdict(configure(name, dataset=dataset)).items() - usual
+            if own:
+                typer.echo(f"On {dataset}: {', '.join(f'{option}={value!r}' for option, value in sorted(own))}")
         return
     table = Table()
     for heading in (
