@@ -35,20 +35,11 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
+from steps import processor  # noqa: E402
 from vcotta.corruptions import STANDARD, corrupt, frost_source  # noqa: E402
 from vcotta.files import write_json  # noqa: E402
 
 SEVERITY = 5
-
-
-def processor() -> str:
-    """Return the CPU's model, where the system tells."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def version(package: str) -> str | None:
