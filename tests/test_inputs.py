@@ -29,9 +29,9 @@ def test_images_in_their_range_pass() -> None:
     [
         ([IMAGES], r"a tensor of shape \(1, 3, 4, 4\)"),
         ((IMAGES, torch.zeros(1)), r"a tensor of shape \(1, 3, 4, 4\)"),
-        ([(IMAGES, torch.zeros(1), torch.zeros(1))], "tuple of 3"),
+        ([(IMAGES, torch.zeros(1), torch.zeros(1))], "a tuple of 3"),
         (torch.utils.data.TensorDataset(IMAGES, torch.zeros(1)), r"images of shape \(3, 4, 4\)"),
-        ([{"image": IMAGES}], "dict"),
+        ([{"image": IMAGES}], "a dict"),
     ],
 )
 def test_source_data_that_is_no_batches_is_told_to_be_wrapped(source, got) -> None:

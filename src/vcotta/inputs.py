@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,13 +62,23 @@ def labelled_batches(source: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[
         [2]
     """
     for batch in source:
-        whole = isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[0], Tensor)
-        if not whole or batch[0].ndim != 4:
-            kind = f"a tensor of shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else type(batch).__name__
-            got = f"{kind} of {len(batch)}" if isinstance(batch, tuple | list) else kind
-            got = f"images of shape {tuple(batch[0].shape)}" if whole else got
+        if not _is_pair(batch) or batch[0].ndim != 4:
             raise TypeError(
                 f"Expected source data to yield batches, (images of shape (batch, channels, height, width), labels), "
-                f"but got {got}. Wrap it: torch.utils.data.DataLoader(TensorDataset(images, labels), batch_size=64)."
+                f"but got {_kind(batch)}. Wrap it: torch.utils.data.DataLoader(TensorDataset(images, labels), "
+                "batch_size=64)."
             )
         yield batch[0], batch[1]
+
+
+def _is_pair(batch: object) -> bool:
+    return isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[0], Tensor)
+
+
+def _kind(batch: Any) -> str:
+    """What came in place of a batch, in words."""
+    if _is_pair(batch):
+        return f"images of shape {tuple(batch[0].shape)}"
+    if isinstance(batch, Tensor):
+        return f"a tensor of shape {tuple(batch.shape)}"
+    return f"a {type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, tuple | list) else "")
