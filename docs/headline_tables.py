@@ -31,6 +31,7 @@ def headline_text(dataset: str = "cifar10") -> str:
         errors = [row["error"] for row in same]
         seconds = statistics.mean(row["seconds_per_corruption"] for row in same)
         over = f"{min(errors):.2f} to {max(errors):.2f} ({len(errors)})" if len(errors) > 1 else "1 run"
+        over = over if len(errors) == 1 or min(errors) < max(errors) else f"the same ({len(errors)})"
         lines.append(
             f"| {method} | {preset or ''} | {mean['error']:.2f} | {over} | {mean['nll']:.3f} | {mean['brier']:.3f} "
             f"| {mean['ece']:.3f} | {seconds:.2f} | {max(row['peak_gib'] for row in same):.2f} |"
