@@ -39,6 +39,18 @@ def test_alpha_zero_returns_the_teacher_from_before_the_update(net, images) -> N
         assert torch.allclose(adapter(images(seed=seed)), teacher(images(seed=seed)), atol=1e-6)
 
 
+@pytest.mark.parametrize("inference", ["x0", "filtered", "anchored", "pooled"])
+@pytest.mark.parametrize("target", ["teacher", "mixture"])
+def test_a_source_without_weight_is_spared_the_views_and_nothing_else_changes(net, images, inference, target) -> None:
+    free, almost = (
+        VCoTTA(net, VCoTTAConfig(alpha=alpha, inference=inference, target=target, views=3, lr=0.05), seed=0)
+        for alpha in (0.0, 1e-12)
+    )
+    for seed in range(3):
+        assert torch.allclose(free(images(seed=seed)), almost(images(seed=seed)), atol=1e-5)
+    assert (free.last["forwards"], almost.last["forwards"]) == (1 + 4 + 2, 4 + 4 + 2)
+
+
 def test_drift_is_the_divergence_of_the_teacher_from_the_source_before_the_update(net, images) -> None:
     adapter = VCoTTA(net, VCoTTAConfig(lr=0.05, views=1, beta=0.5))
     weights = sum(mean.numel() for _, mean, _ in variational_parameters(net))

@@ -31,7 +31,7 @@ class VCoTTAConfig:
     Attributes:
         views: N, the number of random views beside the image itself, 0 or more (paper: 32).
         alpha: Weight of the source prior: ``"entropy"``, ``"printed"``, ``"confidence"`` (see `mixing_weight`) or a
-            fixed number in [0, 1].
+            fixed number in [0, 1]. With 0 the source is spared the views, half of all passes.
         scope: One alpha for the ``"batch"``, or one for each ``"sample"`` in prediction and target (the divergences
             take the mean).
         tau: Temperature of the entropies in alpha; not in the paper.
@@ -275,11 +275,15 @@ class VCoTTA(Adapter):
         return kl_divergence(net, self.start, compiled=bool(self.runtime.compile)) / self._dimensions
 
     def _look(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of source and teacher, (1 + views, batch, classes), each view with its own statistics."""
+        """Log-probabilities of source and teacher, (1 + views, batch, classes), each view with its own statistics.
+
+        A source without weight (``alpha=0``) looks at the images alone: the guard and the log still ask for that.
+        """
         views = images.unsqueeze(0)
         if self.config.views:
             views = torch.cat([views, random_views(images, self.config.views, flip=self.config.flip)])
-        source, teacher = (self.logits_of_views(net, views) for net in (self.start, self.networks["teacher"]))
+        source = self.logits_of_views(self.start, views[:1] if self.config.alpha == 0 else views)
+        teacher = self.logits_of_views(self.networks["teacher"], views)
         return source.log_softmax(-1), teacher.log_softmax(-1)
 
     def _alpha(self, source: Tensor, teacher: Tensor) -> Tensor:
@@ -299,7 +303,7 @@ class VCoTTA(Adapter):
         prediction = mix(source[0], teacher[0], alpha)
         if self.config.inference == "x0":
             return prediction
-        over_views = mix(source, teacher, alpha).logsumexp(0) - math.log(len(source))
+        over_views = mix(source, teacher, alpha).logsumexp(0) - math.log(len(teacher))
         return torch.logaddexp(prediction, over_views) - math.log(2)
 
     def _target(self, source: Tensor, teacher: Tensor, alpha: Tensor) -> Tensor:
