@@ -58,12 +58,19 @@ def test_a_file_system_that_takes_no_files_is_told_before_the_work(command, no_w
     assert "(Read-only file system)" in err
 
 
-def test_a_bundle_and_a_search_are_replaced_only_on_request(command, monkeypatch, tmp_path) -> None:
+def test_a_network_a_bundle_and_a_search_are_replaced_only_on_request(command, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(setup, "start_network", lambda *_, **__: digits_network())  # untrained
     monkeypatch.setattr(tuning, "tune", lambda *_, **__: [{"options": {"lr": 0.1}, "error": 50.0, "nll": 1.0}])
+    monkeypatch.setattr(setup, "train", lambda model, *_, **__: model.eval())
     path = tmp_path / "out"
-    for arguments in (("bundle", "--method", "bn", "--out", "out"), ("tune", "--method", "tent", "--out", "out")):
+    for arguments in (
+        ("train",),
+        ("warmup", "--epochs", "1"),
+        ("bundle", "--method", "bn"),
+        ("tune", "--method", "tent"),
+    ):
         path.write_text("of value")
+        arguments = (*arguments, "--out", "out")
         code, _, err = command(*arguments)
         assert code == 2
         assert "Expected out not to exist yet, but it does. Choose another file, or replace it with --overwrite" in err

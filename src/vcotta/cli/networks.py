@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from vcotta.cli.options import Dataset, Device, Model, Precision, Seed, runtime_for, set_threads
-from vcotta.cli.places import check_out_file
+from vcotta.cli.options import Dataset, Device, Model, Overwrite, Precision, Seed, runtime_for, set_threads
+from vcotta.cli.places import check_out_file, refuse_existing
 
 __all__ = ["check", "train", "warmup"]
 
@@ -22,6 +22,7 @@ def train(
     seed: Seed = 0,
     device: Device = None,
     precision: Precision = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Train a source network.
 
@@ -37,9 +38,8 @@ def train(
     from vcotta.report.progress import display
 
     benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
-    if out.exists():
-        raise FileExistsError(f"Expected {out} not to exist yet, but it does. Move it away or choose another file.")
     check_out_file(out)
+    refuse_existing(out, overwrite)
     config = benchmark.training
     if config is not None:
         config = replace(
@@ -101,6 +101,7 @@ def warmup(
     seed: Seed = 0,
     device: Device = None,
     precision: Precision = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Make a source network variational (Algorithm 1).
 
@@ -114,6 +115,7 @@ def warmup(
 
     benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
     check_out_file(out)
+    refuse_existing(out, overwrite)
     config = benchmark.warm_up if epochs is None else replace(benchmark.warm_up, epochs=epochs)
     set_threads(dataset)
     with display() as task:
