@@ -113,7 +113,7 @@ def record() -> None:
             }
             write_json(RESULTS / "demo" / f"seed-{seed}.json", facts)
             if seed == SEEDS[0]:
-                for name in ("error.png", "alpha.png"):
+                for name in ("error.png", "priors.png"):
                     shutil.copy(Path(folder) / name, RESULTS / "demo" / name)
 
 
@@ -140,7 +140,7 @@ def demo_text() -> str:
         "",
         "![Error of each method on each corruption](docs/results/demo/error.png)",
         "",
-        "![The weight alpha of the source prior along the stream](docs/results/demo/alpha.png)",
+        "![How unsure the source and the teacher of VCoTTA are along the stream](docs/results/demo/priors.png)",
     ]
     return "\n".join(lines)
 

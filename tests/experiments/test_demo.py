@@ -23,7 +23,7 @@ def test_the_demo_writes_rows_tables_figures_and_runs(untrained, tmp_path, monke
     assert [row["method"] for row in rows] == list(demo.DEMO_METHODS)
     assert all(set(row) == {"method", "error", "nll", "brier", "ece", "seconds"} for row in rows)
     assert rows[0]["error"] > 20  # per cent, of an untrained network
-    for name in ("error.png", "alpha.png", "reliability.png"):
+    for name in ("error.png", "priors.png", "reliability.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     assert "| vcotta |" in (tmp_path / "tables.md").read_text()
     assert Run.load(tmp_path / "runs" / "vcotta").summary() == runs[-1].summary()

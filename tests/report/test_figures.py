@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from vcotta.corruptions import STANDARD
-from vcotta.report import alpha_along_stream, error_by_corruption, reliability
+from vcotta.report import alpha_along_stream, error_by_corruption, priors_along_stream, reliability
 from vcotta.report.comparison_figures import (
     cost_against_error,
     error_along_stream,
@@ -18,6 +18,7 @@ from vcotta.report.looks import KNOWN, SPARE, looks
 DRAWINGS = {
     "errors": lambda runs, path: error_by_corruption(runs, path),
     "alpha": lambda runs, path: alpha_along_stream(runs[-1], path),
+    "priors": lambda runs, path: priors_along_stream(runs[-1], path),
     "reliability": lambda runs, path: reliability(runs, path),
     "heat map": error_heat_map,
     "stream": error_along_stream,
@@ -30,7 +31,10 @@ DRAWINGS = {
 def runs(make_run):
     errors = {(name, 5): place for place, name in enumerate(STANDARD)}
     alphas = [0.1 + 0.02 * step for step in range(29)] + [None]
-    return [make_run("source", errors), make_run("vcotta", errors, alphas=alphas, confidence=0.7)]
+    vcotta = make_run("vcotta", errors, alphas=alphas, confidence=0.7)
+    for step, record in enumerate(vcotta.records):
+        record["last"] |= {"entropy_source": 0.5, "entropy_teacher": 0.5 - 0.01 * step}
+    return [make_run("source", errors), vcotta]
 
 
 @pytest.mark.parametrize("draw", DRAWINGS.values(), ids=DRAWINGS)
@@ -64,7 +68,7 @@ def test_nothing_is_drawn_up_to_the_edge(draw, runs, tmp_path):
         assert grey.crop(edge).getextrema()[0] == 255, "a label is clipped"
 
 
-@pytest.mark.parametrize("name", sorted(DRAWINGS.keys() - {"alpha"}))
+@pytest.mark.parametrize("name", sorted(DRAWINGS.keys() - {"alpha", "priors"}))
 def test_twenty_methods_are_all_named_within_the_figure(name, make_run, tmp_path):
     runs = [make_run(f"method_{place}", {("fog", 5): 2, ("snow", 5): 1}) for place in range(20)]
     test_nothing_is_drawn_up_to_the_edge(DRAWINGS[name], runs, tmp_path)
@@ -88,9 +92,10 @@ def test_known_methods_keep_their_look_and_no_two_share_one():
     assert len(set(many)) == 25
 
 
-def test_a_method_without_alpha_is_named(make_run, tmp_path):
+@pytest.mark.parametrize("draw", [alpha_along_stream, priors_along_stream])
+def test_a_method_without_such_notes_is_named(draw, make_run, tmp_path):
     with pytest.raises(ValueError, match="`source` does not"):
-        alpha_along_stream(make_run("source", {("fog", 5): 1}), tmp_path / "alpha.png")
+        draw(make_run("source", {("fog", 5): 1}), tmp_path / "notes.png")
     assert not list(tmp_path.iterdir())
 
 

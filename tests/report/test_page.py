@@ -187,6 +187,15 @@ def test_a_report_writes_its_files_and_replaces_an_earlier_one(runs, tmp_path):
     assert "| vcotta | **10.0 (7.5–12.5)** |" in text
 
 
+def test_a_report_draws_alpha_where_it_varies_and_both_priors_where_they_are_noted(make_run, tmp_path):
+    fixed, adaptive = (make_run("vcotta", {FOG: 1, SNOW: 2}, alphas=alphas) for alphas in ([0.2] * 4, [0.1, 0.2] * 2))
+    assert not {"alpha.png", "priors.png"} & {path.name for path in write_report({"a": fixed}, tmp_path)}
+    for step, record in enumerate(adaptive.records):
+        record["last"] |= {"entropy_source": 0.5, "entropy_teacher": 0.5 - 0.01 * step}
+    drawn = {path.name for path in write_report({"a": adaptive}, tmp_path)}
+    assert {"alpha.png", "alpha.pdf", "priors.png", "priors.pdf"} <= drawn
+
+
 def test_no_runs_are_refused(tmp_path):
     with pytest.raises(ValueError, match="at least one run"):
         write_report({}, tmp_path)

@@ -138,7 +138,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             image_size=32,
             training=DIGITS_TRAINING,
             training_batch=50,
-            warm_up=WarmUpConfig(epochs=10, lr=4e-3, kl_weight=None, flip=False),
+            warm_up=WarmUpConfig(epochs=10, lr=4e-3, flip=False),
             settings="digits",
         ),
         Benchmark(

@@ -10,7 +10,7 @@ from vcotta.experiments.benchmark import BENCHMARKS
 from vcotta.experiments.setup import Task, adapter_for, stream_for, train_network, warm_network
 from vcotta.files import write_json, write_text
 from vcotta.methods import METHODS
-from vcotta.report.figures import alpha_along_stream, error_by_corruption, reliability
+from vcotta.report.figures import error_by_corruption, priors_along_stream, reliability
 from vcotta.report.tables import by_corruption, comparison, rows
 from vcotta.runs import Run
 
@@ -29,7 +29,7 @@ def run_demo(out: Path, seed: int, task: Task) -> list[Run]:
 
     Returns:
         The runs, whose files are in ``out/runs/METHOD``; beside them ``results.json``, ``tables.md`` and the figures
-        ``error.png``, ``alpha.png`` and ``reliability.png``.
+        ``error.png``, ``priors.png`` and ``reliability.png``.
     """
     digits = BENCHMARKS["digits"]
     model = train_network(digits, seed=seed, task=task)
@@ -50,6 +50,6 @@ def run_demo(out: Path, seed: int, task: Task) -> list[Run]:
     write_json(out / "results.json", rows(runs))
     write_text(out / "tables.md", comparison(runs).markdown() + "\n" + by_corruption(runs).markdown())
     error_by_corruption(runs, out / "error.png")
-    alpha_along_stream(runs[-1], out / "alpha.png")
+    priors_along_stream(runs[-1], out / "priors.png")
     reliability(runs, out / "reliability.png")
     return runs

@@ -110,8 +110,9 @@ class VCoTTAConfig:
         Args:
             name: ``"paper"`` is the method as the paper describes it, with its values for the data set (the five
                 epochs of its warm-up are the default of `WarmUpConfig`, not a setting of this class); ``"authors"``
-                what their code does; ``"best"`` what won on the four held-out corruptions, on CIFAR-10 and on digits;
-                the other data sets use what CIFAR-10 does and have not been measured yet.
+                what their code does; ``"best"`` what won on the four held-out corruptions of CIFAR-10, the same
+                for every data set, but for a teacher that learns more quickly on the short streams of digits. CIFAR-100
+                and ImageNet have not been measured yet.
             dataset: ``"cifar10"``, ``"cifar100"``, ``"imagenet"`` or ``"digits"``.
             options: Fields that differ from the preset.
 
@@ -177,17 +178,7 @@ _BY_DATASET: dict[tuple[str, str], dict[str, Any]] = {
     ("paper", "cifar100"): {"margin": 0.3},
     ("paper", "imagenet"): {"margin": 0.1, "loss": "ce", "lr": 1e-2, "optimizer": "sgd"},
     ("paper", "digits"): {"margin": 1e-2},
-    ("best", "digits"): {
-        "alpha": "entropy",
-        "temperature": 1.0,
-        "loss": "sce",
-        "student": "image",
-        "sampling": "local",
-        "inference": "x0",
-        "lr": 1e-2,
-        "relative": False,
-        "beta": 0.98,
-    },
+    ("best", "digits"): {"alpha": 0.2, "lr": 0.1, "beta": 0.95},  # a teacher that learns quickly: its streams are short
 }
 
 

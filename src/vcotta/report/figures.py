@@ -15,7 +15,7 @@ from vcotta.report.groups import Group, as_groups, group_runs
 from vcotta.report.looks import MOST_BANDS, looks
 from vcotta.runs import Run
 
-__all__ = ["alpha_along_stream", "error_by_corruption", "reliability"]
+__all__ = ["alpha_along_stream", "error_by_corruption", "priors_along_stream", "reliability"]
 
 LEAST_IN_BIN = 10
 
@@ -74,23 +74,46 @@ def alpha_along_stream(run: Run, path: str | os.PathLike[str]) -> None:
     Raises:
         ValueError: The run has no alpha.
     """
+    _draw_notes(run, {"alpha": run.method}, r"$\alpha$, weight of the source prior", path)
+
+
+def priors_along_stream(run: Run, path: str | os.PathLike[str]) -> None:
+    """Draw how unsure both priors are at each batch, their mean entropies, with the domains named above.
+
+    Args:
+        run: A run whose adapter notes ``entropy_source`` and ``entropy_teacher``, such as VCoTTA's.
+        path: PNG or PDF file to write.
+
+    Raises:
+        ValueError: The run has no such notes.
+    """
+    _draw_notes(run, {"entropy_source": "source", "entropy_teacher": "teacher"}, "mean entropy (nats)", path)
+
+
+def _draw_notes(run: Run, notes: dict[str, str], measure: str, path: str | os.PathLike[str]) -> None:
+    """Draw what an adapter noted at each batch, one line a note under the name given to it."""
     group = group_runs([run])[0]
-    if "alpha" not in noted([group]):
-        raise ValueError(f"Expected a run that notes `alpha`, but `{run.method}` does not. Give a run of vcotta.")
-    alphas = along_stream(group, "alpha", most=len(run.records)).mean
-    domains = spans(group)
+    if missing := [note for note in notes if note not in noted([group])]:
+        raise ValueError(
+            f"Expected a run that notes `{missing[0]}`, but `{run.method}` does not. Give a run of vcotta."
+        )
+    domains, names = spans(group), list(notes.values())
+    values = np.stack([along_stream(group, note, most=len(run.records)).mean for note in notes])
     with figure(path, width=9.0, height=3.6) as axes:
-        colour = looks([run.method])[0].colour
-        # One short line a domain: nothing was measured between the last batch of one and the first of the next.
-        for span in domains:
-            part = slice(span.start, span.end)
-            axes.plot(np.arange(span.start, span.end), alphas[part], color=colour, lw=1.4, marker=".", markersize=3)
-        low, high = float(np.nanmin(alphas)), float(np.nanmax(alphas))
-        room = max(0.02, 0.05 * (high - low))  # keeps a constant alpha from being drawn as rounding noise
-        axes.set_ylim(max(low - room, -0.02), min(high + room, 1.02))
+        for name, how, line in zip(names, looks(names), values, strict=True):
+            # One short line a domain: nothing was measured between the last batch of one and the first of the next.
+            for span in domains:
+                part, label = slice(span.start, span.end), name if span is domains[0] else None
+                axes.plot(
+                    np.arange(span.start, span.end), line[part], color=how.colour, marker=".", ms=3, lw=1.4, label=label
+                )
+        low, high = float(np.nanmin(values)), float(np.nanmax(values))
+        room = max(0.02, 0.05 * (high - low))  # keeps a constant from being drawn as rounding noise
+        axes.set_ylim(max(low - room, -0.02), high + room)
         axes.set_xlabel("batch")
-        axes.set_ylabel(r"$\alpha$, weight of the source prior")
+        axes.set_ylabel(measure)
         name_domains(axes, domains)
+        legend_beside(axes)
 
 
 def reliability(runs: Sequence[Run] | Sequence[Group], path: str | os.PathLike[str]) -> None:

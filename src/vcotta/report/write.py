@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from vcotta.files import write_text
 from vcotta.report.comparison_figures import (
     cost_against_error,
@@ -13,10 +15,10 @@ from vcotta.report.comparison_figures import (
     error_heat_map,
     risk_against_coverage,
 )
-from vcotta.report.curves import noted
+from vcotta.report.curves import along_stream, noted
 from vcotta.report.domains import check_same_stream
-from vcotta.report.figures import alpha_along_stream, error_by_corruption, reliability
-from vcotta.report.groups import group_runs
+from vcotta.report.figures import alpha_along_stream, error_by_corruption, priors_along_stream, reliability
+from vcotta.report.groups import Group, group_runs
 from vcotta.report.page import html_page
 from vcotta.report.tables import ALL_COLUMNS, by_corruption, comparison, csv_text, escaped
 from vcotta.report.words import ranking, remarks, stream_sentence
@@ -76,10 +78,24 @@ def _draw(runs: Sequence[Run], folder: Path) -> list[Path]:
     for draw, path in files:
         draw(runs, path)
     done = [path for _, path in files]
-    for group in group_runs(runs):
-        if "alpha" in noted([group]):
-            for kind in ("png", "pdf"):
-                done.append(folder / f"alpha.{kind}")
-                alpha_along_stream(group.runs[0], done[-1])
-            break
+    groups = group_runs(runs)
+    for name, draw_one, wanted in (
+        ("priors", priors_along_stream, _notes_priors),
+        ("alpha", alpha_along_stream, _varies_alpha),
+    ):
+        if found := next(filter(wanted, groups), None):
+            done += [folder / f"{name}.{kind}" for kind in ("png", "pdf")]
+            for path in done[-2:]:
+                draw_one(found.runs[0], path)
     return done
+
+
+def _notes_priors(group: Group) -> bool:
+    return "entropy_source" in noted([group])
+
+
+def _varies_alpha(group: Group) -> bool:
+    if "alpha" not in noted([group]):
+        return False
+    alphas = along_stream(group, "alpha").mean
+    return float(np.nanmin(alphas)) < float(np.nanmax(alphas))
