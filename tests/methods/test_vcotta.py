@@ -173,7 +173,7 @@ def test_the_student_is_trained_on_what_is_asked_for(student, seen, net, images,
 
 
 def test_relative_steps_are_a_share_of_what_they_change(net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(views=1, lr=0.01, relative=True, kl_weight=0.0, sampling="local"))
+    adapter = VCoTTA(net, VCoTTAConfig(views=1, lr=0.01, relative=True, kl_weight=0.0, sampling="local", full_batch=None))
     before = {name: p.detach().clone() for name, p in adapter.networks["student"].named_parameters()}
     adapter(images())
     for name, parameter in adapter.networks["student"].named_parameters():
@@ -181,6 +181,29 @@ def test_relative_steps_are_a_share_of_what_they_change(net, images) -> None:
         moved = (parameter - before[name]).abs().max().item()
         if name != "conv1.bias":  # which the normalisation after it makes idle
             assert moved == pytest.approx(0.01 * size, rel=0.02), name  # Adam's first step is the step size
+
+
+@pytest.mark.parametrize(("full", "share"), [(None, 1.0), (6, 1.0), (3, 1.0), (12, 0.5), (24, 0.25)])
+def test_a_small_batch_makes_its_share_of_a_step_and_of_the_average(net, images, full, share) -> None:
+    options = {"views": 0, "relative": False, "kl_weight": 0.0, "lr": 0.01, "beta": 0.8}
+    adapter = VCoTTA(net, VCoTTAConfig(full_batch=full, **options), seed=0)
+    student, teacher = (adapter.networks[name].fc.weight for name in ("student", "teacher"))
+    before = student.detach().clone()
+    adapter(images(6))
+    moved = student.detach() - before
+    assert moved.abs().max().item() == pytest.approx(0.01 * share, rel=0.02)  # Adam's first step is the step size
+    assert torch.allclose(teacher - before, (1 - 0.8**share) * moved, atol=1e-7)
+
+
+def test_a_large_batch_after_a_small_one_makes_a_whole_step_and_a_reset_forgets_both(net, images) -> None:
+    adapter = VCoTTA(net, VCoTTAConfig(full_batch=6, views=0, lr=0.01), seed=0)
+    whole = [group["lr"] for group in adapter.optimizer.param_groups]
+    for size, share in ((3, 0.5), (6, 1.0), (2, 1 / 3)):
+        adapter(images(size))
+        assert [group["lr"] for group in adapter.optimizer.param_groups] == [share * lr for lr in whole]
+    adapter.reset()
+    adapter(images(6))
+    assert [group["lr"] for group in adapter.optimizer.param_groups] == whole
 
 
 def test_the_divergence_costs_half_of_kappa_when_every_weight_moved_by_one_sigma(net, images) -> None:
@@ -212,7 +235,7 @@ def test_a_heavy_divergence_holds_the_student_at_its_prior(net, images) -> None:
 
 
 def test_the_teacher_averages_sigma_after_the_step(net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(views=1, lr=0.05, beta=0.9, sampling="local"))
+    adapter = VCoTTA(net, VCoTTAConfig(views=1, lr=0.05, beta=0.9, sampling="local", full_batch=6))
     teacher, student = adapter.networks["teacher"], adapter.networks["student"]
     old = softplus(teacher.fc.weight_rho).clone()
     adapter(images())
@@ -262,6 +285,7 @@ def test_options_go_on_top_of_a_preset(tiny) -> None:
     "wrong",
     [
         {"alpha": 1.5},
+        {"full_batch": 0},
         {"alpha": "entrpy"},
         {"alpha": True},
         {"scope": "image"},

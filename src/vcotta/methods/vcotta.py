@@ -54,6 +54,10 @@ class VCoTTAConfig:
             0.004, a ResNet-20 of 0.1: the same absolute step ruins the one and does nothing to the other.
         optimizer: ``"adam"`` (authors' file; the paper names none), or ``"sgd"`` as CoTTA uses for ImageNet-C.
         beta: Decay of the teacher's average, on means, standard deviations and point parameters (paper: 0.999).
+        full_batch: A batch of fewer images makes a smaller step and a slower average, ``lr * n / full_batch`` and
+            ``beta ** (n / full_batch)``, so that few images never outweigh many (ours). Adam's steps do not shrink
+            with what they are made of: one image after another ruined a network that batches improve. None makes all
+            batches alike (paper).
         kl_weight: kappa: the divergences are divided by the number D of variational weights and multiplied by kappa,
             so that moving every weight by one sigma costs kappa / 2, on any network.
         kl_lambda: Lambda: the divergences are divided by it (authors' code: 500 000). Give one of the two.
@@ -76,6 +80,7 @@ class VCoTTAConfig:
     relative: bool = True
     optimizer: OptimizerName = "adam"
     beta: float = 0.99
+    full_batch: int | None = 32
     kl_weight: float | None = 0.05
     kl_lambda: float | None = None
     flip: bool = True
@@ -93,6 +98,8 @@ class VCoTTAConfig:
             raise ValueError(f"Expected `beta` to lie in [0, 1], but got {self.beta}.")
         if not self.lr >= 0:
             raise ValueError(f"Expected `lr` to be at least 0, but got {self.lr}.")
+        if self.full_batch is not None and self.full_batch < 1:
+            raise ValueError(f"Expected `full_batch` to be at least 1, or None, but got {self.full_batch}.")
         if (self.kl_weight is None) == (self.kl_lambda is None):
             raise ValueError(
                 f"Expected one of `kl_weight` and `kl_lambda`, but got {self.kl_weight} and {self.kl_lambda}. "
@@ -149,6 +156,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "beta": 0.999,
         "lr": 1e-4,
         "relative": False,
+        "full_batch": None,
     },
     "authors": {
         "alpha": "confidence",
@@ -163,6 +171,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "beta": 0.999,
         "lr": 1e-3,
         "relative": False,
+        "full_batch": None,
         "kl_weight": None,
         "kl_lambda": 500_000.0,
     },
@@ -225,6 +234,9 @@ class VCoTTA(Adapter):
         rhos = {id(rho) for _, _, rho in variational_parameters(student)}
         scales = [1.0 if id(p) in rhos else _rms(p) for p in student.parameters()] if self.config.relative else None
         self.make_optimizer(student.parameters(), self.config.optimizer, self.config.lr, scales)
+        assert self.optimizer is not None
+        for group in self.optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
         self._dimensions = sum(mean.numel() for _, mean, _ in variational_parameters(student))
 
     def predict_and_adapt(self, images: Tensor) -> Tensor:
@@ -327,7 +339,11 @@ class VCoTTA(Adapter):
         kl = mixture_kl_bound(student, self.start, teacher, alpha, compiled=compiled)
         kl = kl / config.kl_lambda if config.kl_weight is None else config.kl_weight * kl / self._dimensions
         self.note(fit=fit.detach(), kl=kl.detach())
-        update_teacher(teacher, student, config.beta, self.minimise(fit + kl), compiled=compiled)
+        share = 1.0 if config.full_batch is None else min(1.0, len(images) / config.full_batch)
+        assert self.optimizer is not None
+        for group in self.optimizer.param_groups:
+            group["lr"] = share * group["initial_lr"]
+        update_teacher(teacher, student, config.beta**share, self.minimise(fit + kl), compiled=compiled)
 
 
 def _rms(tensor: Tensor) -> float:
