@@ -173,7 +173,7 @@ def test_the_student_is_trained_on_what_is_asked_for(student, seen, net, images,
 
 
 def test_relative_steps_are_a_share_of_what_they_change(net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(views=1, lr=0.01, relative=True, kl_weight=0.0, sampling="local", full_batch=None))
+    adapter = VCoTTA(net, VCoTTAConfig(views=1, lr=0.01, kl_weight=0.0, sampling="local", full_batch=None))
     before = {name: p.detach().clone() for name, p in adapter.networks["student"].named_parameters()}
     adapter(images())
     for name, parameter in adapter.networks["student"].named_parameters():

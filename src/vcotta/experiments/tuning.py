@@ -41,13 +41,7 @@ SPACES: dict[str, dict[str, list[Any]]] = {
     "rdumb": {"lr": _STEPS, "similarity_margin": [0.05, 0.1, 0.4]},
     "cmf": {"lr": _STEPS, "source_momentum": [0.95, 0.99, 0.999], "alpha": [0.99, 0.999]},
     "deyo": {"lr": _STEPS, "entropy_margin": [0.4, 0.5], "drop": [0.1, 0.2, 0.3]},
-    "vcotta": {
-        "alpha": ["entropy", 0.5],
-        "loss": ["ce", "sce"],
-        "inference": ["x0", "anchored"],
-        "lr": [1e-3, 3e-3, 1e-2],
-        "beta": [0.98, 0.996],
-    },
+    "vcotta": {"alpha": [0.2, 0.5, "entropy"], "lr": [0.03, 0.1, 0.2], "beta": [0.95, 0.98, 0.99]},
 }
 """What `tune` tries where the caller names nothing: for each option its values."""
 
