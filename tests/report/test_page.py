@@ -190,6 +190,9 @@ def test_a_report_writes_its_files_and_replaces_an_earlier_one(runs, tmp_path):
 def test_a_report_draws_alpha_where_it_varies_and_both_priors_where_they_are_noted(make_run, tmp_path):
     fixed, adaptive = (make_run("vcotta", {FOG: 1, SNOW: 2}, alphas=alphas) for alphas in ([0.2] * 4, [0.1, 0.2] * 2))
     assert not {"alpha.png", "priors.png"} & {path.name for path in write_report({"a": fixed}, tmp_path)}
+    assert "<b>alpha</b>" not in html_page({"a": fixed})
+    assert ">alpha</th>" in html_page({"a": fixed})
+    assert "<b>alpha</b>" in html_page({"a": adaptive})
     for step, record in enumerate(adaptive.records):
         record["last"] |= {"entropy_source": 0.5, "entropy_teacher": 0.5 - 0.01 * step}
     drawn = {path.name for path in write_report({"a": adaptive}, tmp_path)}

@@ -339,11 +339,16 @@ class VCoTTA(Adapter):
         kl = mixture_kl_bound(student, self.start, teacher, alpha, compiled=compiled)
         kl = kl / config.kl_lambda if config.kl_weight is None else config.kl_weight * kl / self._dimensions
         self.note(fit=fit.detach(), kl=kl.detach())
-        share = 1.0 if config.full_batch is None else min(1.0, len(images) / config.full_batch)
+        beta = config.beta ** self._scale_step(len(images))
+        update_teacher(teacher, student, beta, self.minimise(fit + kl), compiled=compiled)
+
+    def _scale_step(self, count: int) -> float:
+        """Set the step of a batch of so many images, see ``full_batch``, and return its share of a whole one."""
+        share = 1.0 if self.config.full_batch is None else min(1.0, count / self.config.full_batch)
         assert self.optimizer is not None
         for group in self.optimizer.param_groups:
             group["lr"] = share * group["initial_lr"]
-        update_teacher(teacher, student, config.beta**share, self.minimise(fit + kl), compiled=compiled)
+        return share
 
 
 def _rms(tensor: Tensor) -> float:

@@ -15,7 +15,17 @@ from vcotta.report.domains import domain_labels
 from vcotta.report.groups import Group
 from vcotta.runs import Run
 
-__all__ = ["Curve", "Span", "along_stream", "noted", "predictions", "reliability_bins", "risk_coverage", "spans"]
+__all__ = [
+    "Curve",
+    "Span",
+    "along_stream",
+    "noted",
+    "predictions",
+    "reliability_bins",
+    "risk_coverage",
+    "spans",
+    "varies",
+]
 
 COUNTED = frozenset({"forwards", "backwards", "skipped"})  # told as totals, not drawn
 Numbers = NDArray[np.float64]
@@ -59,6 +69,13 @@ def noted(groups: Sequence[Group]) -> list[str]:
         for record in group.runs[0].records:
             keys |= dict.fromkeys(key for key, value in record["last"].items() if np.isfinite(_number(value)))
     return [key for key in keys if key not in COUNTED]
+
+
+def varies(group: Group, key: str) -> bool:
+    """Whether what an adapter noted changed along the stream; a fixed ``alpha`` does not, nor what was never noted."""
+    values = along_stream(group, key).mean
+    kept = values[np.isfinite(values)]
+    return bool((kept != kept[:1]).any())
 
 
 def along_stream(group: Group, key: str | None = None, most: int = 160) -> Curve:

@@ -12,7 +12,7 @@ import numpy as np
 from vcotta._messages import counted
 from vcotta._version import __version__
 from vcotta.report.charts import cost_chart, note_chart, reliability_chart, risk_chart, stream_chart
-from vcotta.report.curves import along_stream, noted, reliability_bins, risk_coverage
+from vcotta.report.curves import along_stream, noted, reliability_bins, risk_coverage, varies
 from vcotta.report.groups import Group, group_runs
 from vcotta.report.looks import MOST_BANDS, Look, looks
 from vcotta.report.markup import Html, join, tag
@@ -186,7 +186,8 @@ def _adaptation(groups: Sequence[Group], drawn: Sequence[Look]) -> Html:
     for place, key in enumerate(keys):
         meaning = f": {NOTES[key]}" if key in NOTES else ""
         caption = tag("figcaption", tag("b", key), meaning)
-        figures.append(tag("figure", caption, note_chart(groups, drawn, key, place)))
+        if any(varies(group, key) for group in groups):  # a setting that stayed as it was is in the table alone
+            figures.append(tag("figure", caption, note_chart(groups, drawn, key, place)))
         for group in groups:
             line = along_stream(group, key).mean
             if np.isfinite(line).any():

@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from vcotta.files import write_text
 from vcotta.report.comparison_figures import (
     cost_against_error,
@@ -15,7 +13,7 @@ from vcotta.report.comparison_figures import (
     error_heat_map,
     risk_against_coverage,
 )
-from vcotta.report.curves import along_stream, noted
+from vcotta.report.curves import noted, varies
 from vcotta.report.domains import check_same_stream
 from vcotta.report.figures import alpha_along_stream, error_by_corruption, priors_along_stream, reliability
 from vcotta.report.groups import Group, group_runs
@@ -95,7 +93,4 @@ def _notes_priors(group: Group) -> bool:
 
 
 def _varies_alpha(group: Group) -> bool:
-    if "alpha" not in noted([group]):
-        return False
-    alphas = along_stream(group, "alpha").mean
-    return float(np.nanmin(alphas)) < float(np.nanmax(alphas))
+    return varies(group, "alpha")
