@@ -30,11 +30,9 @@ def headline_text(dataset: str = "cifar10") -> str:
         mean = {name: statistics.mean(row[name] for row in same) for name in ("error", "nll", "brier", "ece")}
         errors = [row["error"] for row in same]
         seconds = statistics.mean(row["seconds_per_corruption"] for row in same)
-        over = f"{min(errors):.2f} to {max(errors):.2f} ({len(errors)})" if len(errors) > 1 else "1 run"
-        over = over if len(errors) == 1 or min(errors) < max(errors) else f"the same ({len(errors)})"
         lines.append(
-            f"| {method} | {preset or ''} | {mean['error']:.2f} | {over} | {mean['nll']:.3f} | {mean['brier']:.3f} "
-            f"| {mean['ece']:.3f} | {seconds:.2f} | {max(row['peak_gib'] for row in same):.2f} |"
+            f"| {method} | {preset or ''} | {mean['error']:.2f} | {_spread(errors)} | {mean['nll']:.3f} "
+            f"| {mean['brier']:.3f} | {mean['ece']:.3f} | {seconds:.2f} | {max(row['peak_gib'] for row in same):.2f} |"
         )
     return "\n".join([*lines, "", _setting(f"{dataset}c-headline")])
 
@@ -187,6 +185,14 @@ def adapt_text() -> str:
 
 def _cost(row: dict[str, Any]) -> str:
     return f"{row['seconds']:.2f} | {row['tflops']:.0f} | {100 * row['share']:.0f} % | {row['peak_gib'] or 0:.2f}"
+
+
+def _spread(errors: list[float]) -> str:
+    """The range of the error over the seeds, in words."""
+    if len(errors) == 1:
+        return "1 run"
+    low, high = min(errors), max(errors)
+    return f"{low:.2f} to {high:.2f} ({len(errors)})" if low < high else f"the same ({len(errors)})"
 
 
 def _by_method(rows: list[dict[str, Any]]) -> dict[tuple[str, str | None], list[dict[str, Any]]]:

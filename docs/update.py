@@ -223,8 +223,8 @@ def tent_again_text() -> str:
         for name in ("cifar10c", "cifar10c-again")
     )
     return (
-        f"TENT gave {first:.1f} % in the first run and {again:.1f} % in one with the same network rounded to bf16: at "
-        "its published step it is at the edge of collapse on this network, and one run of it says little."
+        f"TENT gave {first:.1f} % in the first run and {again:.1f} % in a later one, with the same network rounded to "
+        "bf16 and a later version of the code; which of the two tipped it was not separated. One run of it says little."
     )
 
 
