@@ -23,7 +23,7 @@ On the CPU three ways are compared, with one thread and a small network: plain, 
 channels_last. The seconds are those of 1 000 images; the ceiling is a float32 product, 1024 x 1024: bf16 may pass it.
 
 With ``--warmup`` the variational warm-up follows: seconds a step at batch 256 and those of an epoch of 50 000 images
-that they imply. The clock waits for the device after every step, which `vcotta.bayes.warm_up` alone does not.
+that they imply, by CUDA events between one report of `vcotta.bayes.warm_up` and the next.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ import argparse
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -42,6 +41,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from steps import (
     ROTATED,
+    Clock,
     Way,
     add_common,
     describe,
@@ -163,7 +163,7 @@ def measure(name: str, way: Way, work: Work) -> Row:
 
 def measure_warm_up(way: Way, work: Work, batch: int, steps: int) -> dict[str, Any]:
     """Return what a step of the variational warm-up costs one way."""
-    device, stamps = way.runtime.device, list[float]()
+    device, clock = way.runtime.device, Clock(way.runtime.device)
     free(device)
     size = work.batches[0].shape[-1]
     with torch.no_grad():
@@ -176,14 +176,10 @@ def measure_warm_up(way: Way, work: Work, batch: int, steps: int) -> dict[str, A
     count = way.warm + steps + 2
     loader = [data[index % ROTATED] for index in range(count)]
 
-    def stamp(*_: object) -> None:
-        synchronise(device)
-        stamps.append(time.perf_counter())
-
     with tf32(way.tf32):
         config = WarmUpConfig(epochs=1, statistics_images=2)
-        warm_up(work.network, loader, config, runtime=way.runtime, progress=stamp)
-    times = [end - start for start, end in pairwise(stamps[:-1])][way.warm :]
+        warm_up(work.network, loader, config, runtime=way.runtime, progress=lambda *_: clock.stamp())
+    times = clock.intervals()[way.warm : -1]
     seconds = median(times)
     rate = 6 * batch * work.flops_an_image / seconds
     return {

@@ -86,21 +86,36 @@ def peak_gib(device: str) -> float | None:
     return torch.cuda.max_memory_allocated(device) / 2**30 if on_gpu(device) else None
 
 
+class Clock:
+    """Stamps along the work of a device, and the seconds between them; a GPU is not waited for until they are read."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._stamps: list[Any] = []
+
+    def stamp(self) -> None:
+        """Remember this moment of the device's work."""
+        if on_gpu(self.device):
+            self._stamps.append(torch.cuda.Event(enable_timing=True))
+            self._stamps[-1].record()
+        else:
+            self._stamps.append(time.perf_counter())
+
+    def intervals(self) -> list[float]:
+        """Return the seconds from each stamp to the next."""
+        synchronise(self.device)
+        gpu = on_gpu(self.device)
+        return [start.elapsed_time(end) / 1000 if gpu else end - start for start, end in pairwise(self._stamps)]
+
+
 def step_times(step: Callable[[int], object], count: int, device: str) -> list[float]:
     """Return the seconds of each of ``count`` steps, by CUDA events or the clock."""
-    if not on_gpu(device):
-        stamps = [time.perf_counter()]
-        for index in range(count):
-            step(index)
-            stamps.append(time.perf_counter())
-        return [end - start for start, end in pairwise(stamps)]
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
-    for index, (start, end) in enumerate(events):
-        start.record()
+    clock = Clock(device)
+    clock.stamp()
+    for index in range(count):
         step(index)
-        end.record()
-    synchronise(device)
-    return [start.elapsed_time(end) / 1000 for start, end in events]
+        clock.stamp()
+    return clock.intervals()
 
 
 def processor() -> str:

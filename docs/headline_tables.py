@@ -104,6 +104,8 @@ def trials_text(place: int) -> str:
     """Table of one set of trials."""
     found = json.loads((RESULTS / "headline" / "trials.json").read_text())["sets"][place]
     columns = {"source": "source", "teacher": "teacher", "image": "mixture", "anchored": "anchored", "pooled": "pooled"}
+    columns |= {"half_source": "pooled, half of it the source's"}
+    columns = {key: title for key, title in columns.items() if any(key in row for row in found["rows"])}
     lines = [f"| Options | {' | '.join(columns.values())} |", "|:--" + "|--:" * len(columns) + "|"]
     for row in found["rows"]:
         options = ", ".join(f"{key}={value}" for key, value in row["options"].items())
@@ -149,13 +151,12 @@ def loops_text() -> str:
 def precision_text() -> str:
     """Table of the fast path beside float32."""
     rows = _rows("precision")
-    lines = ["| | Error %, by seed | mean | NLL | s a corruption |", "|:--|--:|--:|--:|--:|"]
+    lines = ["| | Error %, by seed | mean | NLL |", "|:--|--:|--:|--:|"]
     for name in dict.fromkeys(row["name"] for row in rows):
         same = [row for row in rows if row["name"] == name]
         errors = [row["error"] for row in same]
-        nll, seconds = (statistics.mean(row[key] for row in same) for key in ("nll", "seconds_per_corruption"))
-        by_seed = ", ".join(f"{error:.2f}" for error in errors)
-        lines.append(f"| {name} | {by_seed} | {statistics.mean(errors):.2f} | {nll:.3f} | {seconds:.2f} |")
+        nll, by_seed = statistics.mean(row["nll"] for row in same), ", ".join(f"{error:.2f}" for error in errors)
+        lines.append(f"| {name} | {by_seed} | {statistics.mean(errors):.2f} | {nll:.3f} |")
     return "\n".join(lines) if rows else NOT_YET
 
 
@@ -219,6 +220,6 @@ HEADLINE: dict[str, Callable[[], str]] = {
     "precision": precision_text,
     "adapt": adapt_text,
     "warmups": warmups_text,
-    **{f"trials-{place}": functools.partial(trials_text, place) for place in range(4)},
+    **{f"trials-{place}": functools.partial(trials_text, place) for place in range(5)},
     "step-times": step_times_text,
 }
