@@ -3,10 +3,12 @@
 What: for every method the milliseconds of a step, those of its passes, and their ratio. A ratio of 1 is a method that
 does nothing but run networks; views, losses, filters, optimiser and averages are what comes on top.
 How: random weights and images, so thresholds may select other samples than on real data. ``--steps`` steps are timed
-after ``--warm`` untimed ones, and their passes recorded as they are made (network, images, statistics, compiled or not,
-how often a backward went through); then the same passes are timed with nothing between them, forward and backward, to
-the parameters that the method trains there. By CUDA events on a GPU; means over the steps. Every method has its
-settings for CIFAR-10 and is prepared on two batches.
+after ``--warm`` untimed ones: a method that looks again at the images it selects has another number of them every time,
+and cuDNN plans for each number anew. Then the passes of as many further steps are recorded as they are made (network,
+images, statistics, compiled or not, how often a backward went through), which keeps their images and would slow a timed
+step down, and timed with nothing between them, forward and backward, to the parameters that the method trains there. By
+CUDA events on a GPU; the median step, and the median of a step's passes. Every method has its settings for CIFAR-10 and
+is prepared on two batches.
 
     python benchmarks/passes.py --json docs/results/passes.json
     OMP_NUM_THREADS=1 python benchmarks/passes.py --device cpu --methods tent,sar
@@ -18,7 +20,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from statistics import mean
+from statistics import median
 from typing import Any
 
 import torch
@@ -106,25 +108,26 @@ def measure(method: str, network: nn.Module, batches: Sequence[Tensor], runtime:
     model = to_variational(network) if method == "vcotta" else network
     adapter = build_adapter(method, model, source=source, dataset="cifar10", runtime=runtime, guard=False)
 
-    made: list[Pass] = []
-
     def step(index: int) -> None:
         adapter(batches[index % len(batches)])
 
-    step_times(step, warm, device)
-    with recorded(made):
-        taken = mean(step_times(step, steps, device))
-    made[0].again(runtime)
-    alone = sum(step_times(lambda index: made[index].again(runtime), len(made), device)) / steps
-    done = adapter.last
+    taken = median(step_times(step, warm + steps, device)[warm:])
+    totals, made = [], list[Pass]()
+    for index in range(steps):
+        with recorded(made):
+            step(index)
+        made[0].again(runtime)
+        totals.append(sum(step_times(lambda place: made[place].again(runtime), len(made), device)))
+        made.clear()
+    alone, done = median(totals), adapter.last
     return Row(method, done["forwards"], done["backwards"], 1000 * taken, 1000 * alone, taken / alone)
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_common(parser)
-    parser.add_argument("--steps", type=int, default=5, help="timed steps (default 5)")
-    parser.add_argument("--warm", type=int, default=2, help="untimed steps (default 2)")
+    parser.add_argument("--steps", type=int, default=10, help="timed steps (default 10)")
+    parser.add_argument("--warm", type=int, default=20, help="untimed steps (default 20)")
     parser.add_argument("--methods", default=",".join(list_methods()), help="by default all")
     return fill_common(parser.parse_args(given))
 

@@ -19,6 +19,7 @@ from vcotta.methods.base import Adapter
 from vcotta.methods.facts import Facts
 from vcotta.methods.features import classifier
 from vcotta.methods.mean_teacher import update_teacher
+from vcotta.methods.snapshot import Snapshot
 
 __all__ = ["AdaContrast", "AdaContrastConfig"]
 
@@ -131,8 +132,8 @@ class AdaContrast(Adapter):
         student, teacher = self.networks["student"], self.networks["teacher"]
         weak = weak_view(images, flip=config.flip)
         query, key = strong_view(images, flip=config.flip), strong_view(images, flip=config.flip)
-        statistics = [buffer for net in (student, teacher) for norm in batch_norms(net) for buffer in norm.buffers()]
-        before = [buffer.clone() for buffer in statistics]
+        norms = (norm for net in (student, teacher) for norm in batch_norms(net))
+        before = Snapshot(buffer for norm in norms for buffer in norm.buffers())
         with _moving_statistics(student), _moving_statistics(teacher):
             with torch.no_grad():
                 features, weak_logits = self.features_and_logits(student, weak)
@@ -151,8 +152,7 @@ class AdaContrast(Adapter):
             )
         sound = weak_logits.isfinite().all() & neighbour_logits.isfinite().all()  # what labels and memory rest on
         done = self.minimise(torch.where(sound, loss, torch.nan))
-        for buffer, old in zip(statistics, before, strict=True):
-            buffer.copy_(torch.where(done, buffer, old))
+        before.restore(unless=done)
         self._remember(
             done,
             keys=keys,

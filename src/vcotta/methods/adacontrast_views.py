@@ -86,15 +86,16 @@ def _colour(images: Tensor, draws: Tensor, operation: int) -> Tensor:
 
 
 def _blur(images: Tensor, sigma: Tensor) -> Tensor:
-    """Separable Gaussian of one standard deviation an image, edges repeated."""
+    """Separable Gaussian of one standard deviation an image, edges repeated: a matrix for each image and side."""
     offsets = torch.arange(-_REACH, _REACH + 1, device=images.device)
     taps = torch.exp(-0.5 * (offsets / sigma.unsqueeze(1)).square())
     taps = (taps / taps.sum(1, keepdim=True)).to(images.dtype)
-    for dim in (-2, -1):
-        size = images.shape[dim]
-        rows = torch.arange(size, device=images.device)
-        blurred = torch.zeros_like(images)
-        for tap, offset in zip(taps.T, offsets, strict=True):
-            blurred += tap.view(-1, 1, 1, 1) * images.index_select(dim, (rows + offset).clamp(0, size - 1))
-        images = blurred
-    return images
+    down, across = (_band(taps, offsets, side).unsqueeze(1) for side in images.shape[-2:])
+    return down @ images @ across.mT
+
+
+def _band(taps: Tensor, offsets: Tensor, size: int) -> Tensor:
+    """Matrices (batch, size, size) whose row i has each tap in the column of its neighbour of i, kept inside."""
+    places = torch.arange(size, device=taps.device)
+    neighbours = (places.unsqueeze(1) + offsets).clamp(0, size - 1)
+    return torch.einsum("bo,ioj->bij", taps, (neighbours.unsqueeze(2) == places).to(taps.dtype))

@@ -109,19 +109,19 @@ class ROID(Adapter):
         mean = log_probs.detach().exp().mean(0)
         average = self.memory.get("average_prediction", torch.full_like(mean, 1 / len(mean)))
         weights = certainty_and_diversity(log_probs.detach(), average, self.config.temperature)
-        kept = weights.nonzero().squeeze(-1)
+        view = random_view(images, flip=self.config.flip, kind="roid")
+        kept = weights.nonzero().squeeze(-1)  # the host waits here; what it can do before, it has done
         self.note(kept=len(kept) / len(images))
         usable = mean.isfinite().all()
         if len(kept):
-            losses = self._losses(images[kept], log_probs[kept])
+            losses = self._losses(self.runtime.place_images(view[kept]), log_probs[kept])
             usable = self.minimise((weights[kept] * losses).sum() / len(images))
         momentum = self.config.probability_momentum
         self.memory["average_prediction"] = torch.where(usable, momentum * average + (1 - momentum) * mean, average)
         self._ensemble(usable)
 
-    def _losses(self, images: Tensor, log_probs: Tensor) -> Tensor:
+    def _losses(self, view: Tensor, log_probs: Tensor) -> Tensor:
         """Soft likelihood ratio of the predictions and their consistency with those of a view, one value an image."""
-        view = self.runtime.place_images(random_view(images, flip=self.config.flip, kind="roid"))
         seen = self.logits(self.networks["model"], view).log_softmax(-1)
         return soft_likelihood_ratio(log_probs) + symmetric_cross_entropy(log_probs, seen)
 

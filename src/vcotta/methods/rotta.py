@@ -20,6 +20,7 @@ from vcotta.methods.facts import Facts
 from vcotta.methods.losses import cross_entropy, entropy
 from vcotta.methods.mean_teacher import update_teacher
 from vcotta.methods.norm_layers import train_only_normalisation
+from vcotta.methods.snapshot import Snapshot
 from vcotta.views import random_view
 
 __all__ = ["Item", "Memory", "RoTTA", "RoTTAConfig", "RobustBatchNorm", "make_robust"]
@@ -150,8 +151,7 @@ class RoTTA(Adapter):
     def _update(self, images: Tensor, ages: list[int]) -> Tensor:
         """One step on the stored images, and whether it was taken, as a scalar on the device."""
         student, teacher = self.networks["student"], self.networks["teacher"]
-        statistics = [buffer for net in (student, teacher) for buffer in _running_statistics(net)]
-        before = [buffer.clone() for buffer in statistics]
+        before = Snapshot(buffer for net in (student, teacher) for buffer in _running_statistics(net))
         with torch.no_grad():
             target = self.logits(teacher, images).log_softmax(-1)
         view = self.runtime.place_images(random_view(images, flip=self.config.flip))
@@ -159,8 +159,7 @@ class RoTTA(Adapter):
         weights = torch.sigmoid(-torch.tensor(ages, dtype=torch.float32) / self.config.capacity)
         weights = weights.to(images.device, non_blocking=True)
         done = self.minimise((weights * cross_entropy(target, log_probs)).mean())
-        for buffer, old in zip(statistics, before, strict=True):
-            buffer.copy_(torch.where(done, buffer, old))
+        before.restore(unless=done)
         update_teacher(teacher, student, 1 - self.config.nu, done)
         return done
 
