@@ -5,12 +5,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vcotta.bayes import (
     VariationalConv1d,
     VariationalConv2d,
     VariationalLinear,
+    layers,
     sampling,
     to_variational,
     variational_layers,
@@ -113,6 +115,19 @@ def test_a_vanishing_sigma_gives_the_plain_network(mode: str, seed: int) -> None
     net = to_variational(plain, sigma_ratio=1e-6)
     with sampling(net, mode):
         assert torch.allclose(net(x), plain(x), atol=1e-4)
+
+
+def test_the_gradients_of_a_draw_are_those_of_its_formula(monkeypatch) -> None:
+    layer = VariationalConv2d(2, 3, 3, sigma=0.2).double()
+    x, noise = torch.rand(4, 2, 5, 5, dtype=torch.float64, requires_grad=True), torch.randn(4, 3, 3, 3).double()
+    monkeypatch.setattr(layers, "noise_like", lambda tensor: noise.clone())
+    inputs = [x, *layer.parameters()]
+    with sampling(layer):
+        drawn = torch.autograd.grad(layer(x).square().sum(), inputs)
+    variances = F.softplus(layer.weight_rho).square(), F.softplus(layer.bias_rho).square()
+    expected = F.conv2d(x, layer.weight, layer.bias) + F.conv2d(x.square(), *variances).sqrt() * noise
+    for found, grad in zip(drawn, torch.autograd.grad(expected.square().sum(), inputs), strict=True):
+        assert torch.allclose(found, grad, rtol=1e-9)
 
 
 def test_gradients_stay_finite_where_a_layer_sees_only_zeros() -> None:
