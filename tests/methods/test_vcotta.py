@@ -83,6 +83,7 @@ EVERY_OPTION = (
         {"student": "both", "relative": False},
         {"temperature": 2.0},
         {"views": 0},
+        *({"source_views": False, "alpha": alpha} for alpha in ("entropy", "confidence", 0.3)),
         {"margin": -1.0},
         {"margin": 0.3},
         {"kl_weight": None, "kl_lambda": 1e4},
@@ -125,6 +126,25 @@ def test_each_inference_is_its_formula(net, images, monkeypatch) -> None:
     for inference, value in expected.items():
         adapter = VCoTTA(net, VCoTTAConfig(inference=inference, alpha=0.3, margin=0.05))
         fixed_views(monkeypatch, adapter, source, teacher)
+        assert torch.allclose(adapter(images()), value, atol=1e-5), inference
+
+
+def test_of_views_that_the_source_is_spared_the_teacher_speaks_alone(net, images, monkeypatch) -> None:
+    torch.manual_seed(0)
+    (source, _), teacher = torch.randn(2, 6, 4).log_softmax(-1), torch.randn(4, 6, 4).log_softmax(-1)
+    first = mix(source, teacher[0], torch.tensor(0.3))
+    pooled = 0.3 * source + 0.7 * teacher[0]
+    expected = {
+        "x0": first,
+        "filtered": mix(source, module.filter_views(teacher, 0.05), torch.tensor(0.3)),
+        "anchored": (0.5 * first.exp() + (first.exp() + teacher[1:].exp().sum(0)) / 8).log(),
+        "pooled": (0.5 * pooled + (pooled + teacher[1:].sum(0)) / 8).log_softmax(-1),
+    }
+    for inference, value in expected.items():
+        adapter = VCoTTA(net, VCoTTAConfig(inference=inference, alpha=0.3, margin=0.05, source_views=False, views=3))
+        adapter(images())
+        assert adapter.last["forwards"] == 1 + 4 + 2
+        fixed_views(monkeypatch, adapter, source.unsqueeze(0), teacher)
         assert torch.allclose(adapter(images()), value, atol=1e-5), inference
 
 

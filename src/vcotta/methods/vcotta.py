@@ -31,7 +31,9 @@ class VCoTTAConfig:
     Attributes:
         views: N, the number of random views beside the image itself, 0 or more (paper: 32).
         alpha: Weight of the source prior: ``"entropy"``, ``"printed"``, ``"confidence"`` (see `mixing_weight`) or a
-            fixed number in [0, 1]. With 0 the source is spared the views, half of all passes.
+            fixed number in [0, 1].
+        source_views: Whether the source looks at the views too (paper). Without, or without any weight (``alpha=0``),
+            it looks at the image alone, which spares half of all passes.
         scope: One alpha for the ``"batch"``, or one for each ``"sample"`` in prediction and target (the divergences
             take the mean).
         tau: Temperature of the entropies in alpha; not in the paper.
@@ -66,6 +68,7 @@ class VCoTTAConfig:
 
     views: int = 32
     alpha: AlphaRule | float = 0.5
+    source_views: bool = True
     scope: Literal["batch", "sample"] = "sample"
     tau: float = 0.1
     margin: float = -1.0
@@ -280,26 +283,30 @@ class VCoTTA(Adapter):
     def _look(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of source and teacher, (1 + views, batch, classes), each view with its own statistics.
 
-        A source without weight (``alpha=0``) looks at the images alone: the guard and the log still ask for that.
+        A source that is spared the views has the first alone; without any weight it is still asked for that, by the
+        guard and the log.
         """
         views = images.unsqueeze(0)
         if self.config.views:
             views = torch.cat([views, random_views(images, self.config.views, flip=self.config.flip)])
-        source = self.logits_of_views(self.start, views[:1] if self.config.alpha == 0 else views)
+        spared = self.config.alpha == 0 or not self.config.source_views
+        source = self.logits_of_views(self.start, views[:1] if spared else views)
         teacher = self.logits_of_views(self.networks["teacher"], views)
         return source.log_softmax(-1), teacher.log_softmax(-1)
 
     def _alpha(self, source: Tensor, teacher: Tensor) -> Tensor:
-        """Alpha as a column, (batch, 1) or (1, 1) by scope."""
-        rule = self.config.alpha
+        """Alpha as a column, (batch, 1) or (1, 1) by scope, from what both looked at."""
+        rule, teacher = self.config.alpha, teacher[: len(source)]
         if self.config.scope == "batch" and rule == "confidence":  # a mean inside the sigmoid: see `mixing_weight`
             source, teacher = source.flatten(0, 1).unsqueeze(1), teacher.flatten(0, 1).unsqueeze(1)
         alpha = mixing_weight(source, teacher, rule, self.config.tau).unsqueeze(-1)
         return alpha.mean(0, keepdim=True) if self.config.scope == "batch" else alpha
 
     def _infer(self, source: Tensor, teacher: Tensor, alpha: Tensor) -> Tensor:
+        """The mixture's prediction; of views that the source did not look at the teacher's counts alone."""
         if self.config.inference == "filtered":
             return mix(filter_views(source, self.config.margin), filter_views(teacher, self.config.margin), alpha)
+        source = torch.cat([source, teacher[len(source) :]])
         if self.config.inference == "pooled":
             pooled = alpha * source + (1 - alpha) * teacher
             return (pooled[0] + pooled.mean(0)).div(2).log_softmax(-1)
