@@ -283,14 +283,16 @@ class VCoTTA(Adapter):
     def _look(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of source and teacher, (1 + views, batch, classes), each view with its own statistics.
 
-        A source that is spared the views has the first alone; without any weight it is still asked for that, by the
-        guard and the log.
+        A source that is spared the views has the image's alone, before they are made, so that a GPU has something to do
+        meanwhile; without any weight it is still asked for that, by the guard and the log.
         """
+        spared = self.config.alpha == 0 or not self.config.source_views
+        source = self.logits(self.start, images).unsqueeze(0) if spared else None
         views = images.unsqueeze(0)
         if self.config.views:
             views = torch.cat([views, random_views(images, self.config.views, flip=self.config.flip)])
-        spared = self.config.alpha == 0 or not self.config.source_views
-        source = self.logits_of_views(self.start, views[:1] if spared else views)
+        if source is None:
+            source = self.logits_of_views(self.start, views)
         teacher = self.logits_of_views(self.networks["teacher"], views)
         return source.log_softmax(-1), teacher.log_softmax(-1)
 
