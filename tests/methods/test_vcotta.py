@@ -297,11 +297,12 @@ def test_presets_hold_the_papers_and_the_authors_values() -> None:
     for config in paper.values():
         assert (config.alpha, config.scope, config.target, config.inference) == ("entropy", "batch", "teacher", "x0")
         assert (config.sampling, config.views, config.beta, config.mixup) == ("local", 32, 0.999, False)
-        assert (config.full_batch, config.relative) == (None, False)
+        assert (config.full_batch, config.relative, config.ramp, config.source_views) == (None, False, None, True)
     authors = VCoTTAConfig.preset("authors")
     assert (authors.alpha, authors.target, authors.inference) == ("confidence", "mixture", "filtered")
     assert (authors.sampling, authors.mixup, authors.margin, authors.lr) == ("weight", True, 0.3, 1e-3)
     assert (authors.kl_lambda, authors.kl_weight, authors.full_batch) == (500_000, None, None)
+    assert (authors.ramp, authors.source_views) == (None, True)
     assert VCoTTAConfig.preset("best") == VCoTTAConfig()
     assert VCoTTAConfig.preset("authors", kl_weight=0.1).kl_lambda is None
 

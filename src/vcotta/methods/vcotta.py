@@ -155,6 +155,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "best": {},
     "paper": {
         "alpha": "entropy",
+        "source_views": True,
         "scope": "batch",
         "target": "teacher",
         "temperature": 1.0,
@@ -165,10 +166,12 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "beta": 0.999,
         "lr": 1e-4,
         "relative": False,
+        "ramp": None,
         "full_batch": None,
     },
     "authors": {
         "alpha": "confidence",
+        "source_views": True,
         "scope": "batch",
         "margin": 0.3,
         "temperature": 1.0,
@@ -180,6 +183,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "beta": 0.999,
         "lr": 1e-3,
         "relative": False,
+        "ramp": None,
         "full_batch": None,
         "kl_weight": None,
         "kl_lambda": 500_000.0,
