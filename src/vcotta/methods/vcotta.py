@@ -56,9 +56,6 @@ class VCoTTAConfig:
             0.004, a ResNet-20 of 0.1: the same absolute step ruins the one and does nothing to the other.
         optimizer: ``"adam"`` (authors' file; the paper names none), or ``"sgd"`` as CoTTA uses for ImageNet-C.
         beta: Decay of the teacher's average, on means, standard deviations and point parameters (paper: 0.999).
-        ramp: The average is quicker at first: at step t, counted from 0, its decay is at most (1 + t) / (ramp + t), the
-            rule of TensorFlow's moving averages with ramp = 10 (ours). A short stream is then learned from as well as a
-            long one. None is the same decay from the start (paper).
         full_batch: A batch of fewer images makes a smaller step and a slower average, ``lr * n / full_batch`` and
             ``beta ** (n / full_batch)``, so that few images never outweigh many (ours). Adam's steps do not shrink
             with what they are made of: one image after another ruined a network that batches improve. None makes all
@@ -86,7 +83,6 @@ class VCoTTAConfig:
     relative: bool = True
     optimizer: OptimizerName = "adam"
     beta: float = 0.99
-    ramp: float | None = None
     full_batch: int | None = 32
     kl_weight: float | None = 0.05
     kl_lambda: float | None = None
@@ -105,8 +101,6 @@ class VCoTTAConfig:
             raise ValueError(f"Expected `beta` to lie in [0, 1], but got {self.beta}.")
         if not self.lr >= 0:
             raise ValueError(f"Expected `lr` to be at least 0, but got {self.lr}.")
-        if self.ramp is not None and not self.ramp >= 1:
-            raise ValueError(f"Expected `ramp` to be at least 1, or None, but got {self.ramp}.")
         if self.full_batch is not None and self.full_batch < 1:
             raise ValueError(f"Expected `full_batch` to be at least 1, or None, but got {self.full_batch}.")
         if (self.kl_weight is None) == (self.kl_lambda is None):
@@ -166,7 +160,6 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "beta": 0.999,
         "lr": 1e-4,
         "relative": False,
-        "ramp": None,
         "full_batch": None,
     },
     "authors": {
@@ -183,7 +176,6 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "beta": 0.999,
         "lr": 1e-3,
         "relative": False,
-        "ramp": None,
         "full_batch": None,
         "kl_weight": None,
         "kl_lambda": 500_000.0,
@@ -358,8 +350,7 @@ class VCoTTA(Adapter):
         kl = mixture_kl_bound(student, self.start, teacher, alpha, compiled=compiled)
         kl = kl / config.kl_lambda if config.kl_weight is None else config.kl_weight * kl / self._dimensions
         self.note(fit=fit.detach(), kl=kl.detach())
-        limit = 1.0 if config.ramp is None else (1 + self.steps) / (config.ramp + self.steps)
-        beta = min(config.beta, limit) ** self._scale_step(len(images))
+        beta = config.beta ** self._scale_step(len(images))
         update_teacher(teacher, student, beta, self.minimise(fit + kl), compiled=compiled)
 
     def _scale_step(self, count: int) -> float:
