@@ -85,7 +85,7 @@ PROMISES = {
     "cmf": Promise((2, 1), still="bn", still_options={"prior_correction": "none"}, single={"prior_correction": "none"}),
     "deyo": Promise((2, 1), {"entropy_margin": 1.1, "drop": -1.0}, still="bn"),
     "vcotta": Promise(
-        (8, 1),
+        (6, 1),
         {"views": 2},
         still="bn",
         still_options={"inference": "x0"},
