@@ -3,11 +3,12 @@
 What: for every method the milliseconds of a step, those of its passes, and their ratio. A ratio of 1 is a method that
 does nothing but run networks; views, losses, filters, optimiser and averages are what comes on top.
 How: random weights and images, so thresholds may select other samples than on real data. ``--steps`` steps are timed
-after ``--warm`` untimed ones: a method that looks again at the images it selects has another number of them every time,
-and cuDNN plans for each number anew. Then the passes of as many further steps are recorded as they are made (network,
-images, statistics, compiled or not, how often a backward went through), which keeps their images and would slow a timed
-step down, and timed with nothing between them, forward and backward, to the parameters that the method trains there. By
-CUDA events on a GPU; the median step, and the median of a step's passes. Every method has its settings for CIFAR-10 and
+after ``--warm`` untimed ones. Then the passes of as many further steps are recorded as they are made (network, images,
+statistics, compiled or not, how often a backward went through), which keeps their images and may slow a timed step
+down, and timed with nothing between them, forward and backward, to the parameters that the method trains there. By CUDA
+events on a GPU; the median step, and the median of a step's passes. A method that looks again at the images it selects
+has another number of them every time, and a number not seen before is slow, probably as cuDNN plans for it: the median
+leaves such steps out, the mean that the file keeps beside it does not. Every method has its settings for CIFAR-10 and
 is prepared on two batches.
 
     python benchmarks/passes.py --json docs/results/passes.json
@@ -20,7 +21,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Row:
-    """What one method costs, in milliseconds a step; its passes are those of the last one."""
+    """What one method costs, in milliseconds a step: medians, and the mean; the passes counted are the last step's."""
 
     method: str
     forwards: int
@@ -68,6 +69,7 @@ class Row:
     step_ms: float
     passes_ms: float
     ratio: float
+    mean_step_ms: float
 
 
 @contextmanager
@@ -111,7 +113,7 @@ def measure(method: str, network: nn.Module, batches: Sequence[Tensor], runtime:
     def step(index: int) -> None:
         adapter(batches[index % len(batches)])
 
-    taken = median(step_times(step, warm + steps, device)[warm:])
+    times = step_times(step, warm + steps, device)[warm:]
     totals, made = [], list[Pass]()
     for index in range(steps):
         with recorded(made):
@@ -119,8 +121,16 @@ def measure(method: str, network: nn.Module, batches: Sequence[Tensor], runtime:
         made[0].again(runtime)
         totals.append(sum(step_times(lambda place: made[place].again(runtime), len(made), device)))
         made.clear()
-    alone, done = median(totals), adapter.last
-    return Row(method, done["forwards"], done["backwards"], 1000 * taken, 1000 * alone, taken / alone)
+    taken, alone, done = median(times), median(totals), adapter.last
+    return Row(
+        method,
+        done["forwards"],
+        done["backwards"],
+        step_ms=1000 * taken,
+        passes_ms=1000 * alone,
+        ratio=taken / alone,
+        mean_step_ms=1000 * mean(times),
+    )
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
