@@ -96,8 +96,8 @@ class ROID(Adapter):
         trained = train_only_normalisation(model, type(self).__name__)
         self.networks = {"model": model}
         pairs = list(zip(model.parameters(), self.start.parameters(), strict=True))
-        self.trained = [own for own, _ in pairs if own.requires_grad]
-        self.sources = [source for own, source in pairs if own.requires_grad]
+        self.trained: list[Tensor] = [own for own, _ in pairs if own.requires_grad]
+        self.sources: list[Tensor] = [source for own, source in pairs if own.requires_grad]
         if trained:
             self.make_optimizer(trained, self.config.optimizer, self.config.lr)
 
