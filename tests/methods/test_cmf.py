@@ -11,7 +11,8 @@ def trained(adapter) -> dict[str, torch.Tensor]:
 
 
 def hidden(adapter) -> dict[str, torch.Tensor]:
-    return {key.removeprefix("hidden."): value for key, value in adapter.memory.items() if key.startswith("hidden.")}
+    values, parts = trained(adapter), adapter.memory["hidden"].split([p.numel() for p in trained(adapter).values()])
+    return {name: part.view_as(value) for part, (name, value) in zip(parts, values.items(), strict=True)}
 
 
 def test_the_filter_follows_the_recursion_of_the_official_code(tiny, images) -> None:

@@ -94,17 +94,20 @@ def test_a_batch_with_one_image_a_class_has_a_finite_loss_and_gradient() -> None
     assert intra_class(features, members).item() == 0
 
 
-def test_the_loss_is_the_sum_of_its_terms(tiny, images, monkeypatch) -> None:
+@pytest.mark.parametrize("unit", [True, False])
+def test_the_loss_is_the_sum_of_its_terms(unit, tiny, images, monkeypatch) -> None:
     views = [images(n=12, seed=7), images(n=12, seed=8)]
     drawn = iter(views)
     monkeypatch.setattr(tca, "random_view", lambda images, flip: next(drawn))
-    adapter, net, x = TCA(tiny(), TCAConfig(threshold=0.0, smoothing=0.5)), tiny(), images(n=12)
+    adapter, net, x = TCA(tiny(), TCAConfig(threshold=0.0, smoothing=0.5, unit=unit)), tiny(), images(n=12)
     adapter(x)
     for norm in (net.norm1, net.norm2):
         norm.train()
     features: list[torch.Tensor] = []
     net.fc.register_forward_pre_hook(lambda layer, inputs: features.append(inputs[0]))
     logits, first, _ = (net(batch) for batch in (x, *views))
+    if unit:
+        features = [vectors / vectors.norm(dim=1, keepdim=True) for vectors in features]
     target = logits.log_softmax(-1)
     members = F.one_hot(first.argmax(-1), 4).float()
     weights = 0.5 * torch.full((4, 4), 0.25) + 0.5 * pair_weights(members.sum(0))

@@ -131,12 +131,13 @@ class AdaContrast(Adapter):
         config = self.config
         student, teacher = self.networks["student"], self.networks["teacher"]
         weak = weak_view(images, flip=config.flip)
-        query, key = strong_view(images, flip=config.flip), strong_view(images, flip=config.flip)
         norms = (norm for net in (student, teacher) for norm in batch_norms(net))
         before = Snapshot(buffer for norm in norms for buffer in norm.buffers())
         with _moving_statistics(student), _moving_statistics(teacher):
             with torch.no_grad():
                 features, weak_logits = self.features_and_logits(student, weak)
+                # Many small operations, made ready while a GPU is still busy with the pass.
+                query, key = strong_view(images, flip=config.flip), strong_view(images, flip=config.flip)
                 keys, _ = self.features_and_logits(teacher, key)
                 neighbours, neighbour_logits = self.features_and_logits(teacher, weak)
             query_features, query_logits = self.features_and_logits(student, query)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
 from vcotta.methods.facts import Facts
 from vcotta.methods.roid import ROID, ROIDConfig
@@ -60,7 +61,7 @@ class CMF(ROID):
         >>> adapter = CMF(net)
         >>> _ = adapter(torch.rand(4, 3, 8, 8))
         >>> sorted(adapter.memory)
-        ['average_prediction', 'hidden.1.bias', 'hidden.1.weight', 'variance']
+        ['average_prediction', 'hidden', 'variance']
     """
 
     name = "cmf"
@@ -74,30 +75,25 @@ class CMF(ROID):
     def setup(self, model: nn.Module) -> None:
         """As `ROID`, with the hidden parameters at the source's and no variance."""
         super().setup(model)
-        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        self.memory = {f"hidden.{name}": parameter.detach().clone() for name, parameter in trained.items()}
-        self.memory["variance"] = torch.zeros((), device=self.runtime.device)
+        if self.trained:
+            self.memory["hidden"] = parameters_to_vector(self.sources)
+            self.memory["variance"] = torch.zeros((), device=self.runtime.device)
 
     @torch.no_grad()
     def _ensemble(self, usable: Tensor) -> None:
         """Predict and correct the hidden parameters, then mix the adapted ones with them."""
-        config = self.config
-        model = {name: p for name, p in self.networks["model"].named_parameters() if p.requires_grad}
-        adapted: list[Tensor] = list(model.values())
-        sources: list[Tensor] = [self.start.get_parameter(name) for name in model]
-        hidden = [self.memory[f"hidden.{name}"] for name in model]
-        q = config.noise * sum(p.numel() for p in adapted) / _REFERENCE_SIZE
+        config, hidden, variance = self.config, self.memory["hidden"], self.memory["variance"]
+        adapted = parameters_to_vector(self.trained)
+        q = config.noise * adapted.numel() / _REFERENCE_SIZE
 
-        variance = config.alpha**2 * self.memory["variance"] + q
-        beta = ((1 - q) / (variance + 1 - q)).clamp_min(_LOWEST_GAIN)
+        predicted = torch.lerp(hidden, parameters_to_vector(self.sources), 1 - config.alpha)
+        expected = config.alpha**2 * variance + q
+        beta = ((1 - q) / (expected + 1 - q)).clamp_min(_LOWEST_GAIN)
         beta = torch.where(beta < _SURE, beta, 1.0)
-        predicted = torch._foreach_lerp(hidden, sources, 1 - config.alpha)
-        innovations = torch._foreach_sub(adapted, predicted)
-        refined = torch._foreach_add(predicted, torch._foreach_mul(innovations, 1 - beta))
-        mixed = torch._foreach_lerp(adapted, refined, 1 - config.source_momentum)
+        refined = torch.lerp(predicted, adapted, 1 - beta)
+        mixed = torch.lerp(adapted, refined, 1 - config.source_momentum)
 
         self.note(beta=beta)
-        self.memory["variance"] = torch.where(usable, beta * variance, self.memory["variance"])
-        for name, old, new in zip(model, hidden, refined, strict=True):
-            self.memory[f"hidden.{name}"] = torch.where(usable, new, old)
-        torch._foreach_copy_(adapted, [torch.where(usable, new, old) for old, new in zip(adapted, mixed, strict=True)])
+        self.memory["variance"] = torch.where(usable, beta * expected, variance)
+        self.memory["hidden"] = torch.where(usable, refined, hidden)
+        self._write(torch.where(usable, mixed, adapted))

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
 
 from vcotta.fields import check_fields
 from vcotta.methods.base import Adapter, OptimizerName
 from vcotta.methods.certainty import PriorCorrection, certainty_and_diversity, correct_prior, soft_likelihood_ratio
 from vcotta.methods.facts import Facts
 from vcotta.methods.losses import symmetric_cross_entropy
-from vcotta.methods.mean_teacher import update_teacher
 from vcotta.methods.norm_layers import train_only_normalisation
 from vcotta.views import random_view
 
@@ -95,6 +95,9 @@ class ROID(Adapter):
         """Let scale and shift of the normalisation layers require gradients, nothing else."""
         trained = train_only_normalisation(model, type(self).__name__)
         self.networks = {"model": model}
+        pairs = list(zip(model.parameters(), self.start.parameters(), strict=True))
+        self.trained: list[Tensor] = [own for own, _ in pairs if own.requires_grad]
+        self.sources: list[Tensor] = [source for own, source in pairs if own.requires_grad]
         if trained:
             self.make_optimizer(trained, self.config.optimizer, self.config.lr)
 
@@ -125,6 +128,13 @@ class ROID(Adapter):
         seen = self.logits(self.networks["model"], view).log_softmax(-1)
         return soft_likelihood_ratio(log_probs) + symmetric_cross_entropy(log_probs, seen)
 
+    @torch.no_grad()
     def _ensemble(self, usable: Tensor) -> None:
         """Mix the adapted parameters with the source's; those that are not trained are equal and stay so."""
-        update_teacher(self.networks["model"], self.start, self.config.source_momentum, usable)
+        adapted, source = parameters_to_vector(self.trained), parameters_to_vector(self.sources)
+        self._write(torch.where(usable, torch.lerp(adapted, source, 1 - self.config.source_momentum), adapted))
+
+    def _write(self, values: Tensor) -> None:
+        """Set the trained parameters, which follow one another in ``values``: few operations serve many layers."""
+        parts = values.split([parameter.numel() for parameter in self.trained])
+        torch._foreach_copy_(self.trained, [part.view_as(p) for part, p in zip(parts, self.trained, strict=True)])

@@ -73,11 +73,12 @@ class SURGEON(Adapter):
     normalised as the layer does it, by its own statistics.
 
     Differs from the official code: sizes and gradients are paired by layer (its BN variant pairs them by order, over
-    layers of all kinds); the gradients of BatchNorm are those of its forward pass, without factors from running
-    statistics, which are not moved at all; with no image below the margin the entropy is 0 instead of not a number;
-    LayerNorm and GroupNorm count as normalisation layers. What a cache of the kept entries would hold is noted as
-    ``kept``, but here no memory is saved: the exact gradients of BatchNorm need its whole input, which the official
-    code keeps as well. The host has to know the shares, and waits for them once a batch.
+    layers of all kinds); importance is that of the probe alone (its gradient there is added to what the last batch's
+    step left behind, so that other shares are kept); the gradients of BatchNorm are those of its forward pass, without
+    factors from running statistics, which are not moved at all; with no image below the margin the entropy is 0 instead
+    of not a number; LayerNorm and GroupNorm count as normalisation layers. What a cache of the kept entries would hold
+    is noted as ``kept``, but here no memory is saved: the exact gradients of BatchNorm need its whole input, which the
+    official code keeps as well. The host has to know the shares, and waits for them once a batch.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())

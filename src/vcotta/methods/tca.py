@@ -36,12 +36,15 @@ class TCAConfig:
         threshold: Views are used when the source's mean confidence is below it (CIFAR10-C 0.92, CIFAR100-C 0.72,
             ImageNet-C 0.1). None: learned from source data where given, else 0.92.
         beta: Decay of the teacher's average (0.999).
-        topology: Weight of the uniformity and the intra-class term (0.025, hard-coded for CIFAR).
-        alignment: Weight of the alignment of two views (0.15, hard-coded for CIFAR).
+        topology: Weight of the uniformity and the intra-class term (0.025, hard-coded for CIFAR; the paper: 0.15).
+        alignment: Weight of the alignment of two views (0.15, hard-coded for CIFAR; the paper: 0.025).
+        unit: Whether features are compared by their directions, as vectors of length 1, for which such terms were made
+            (Wang and Isola, 2020). The official code compares them as they are, where nothing bounds how far centres
+            are pushed apart.
         smoothing: Share of a batch in the moving pair weights (0.2).
         intra: The term within a class. ``compact`` draws its images together, the nearest ones most (ours), and
             ``distance`` all pairs alike. ``spread`` is the official code's ``compact`` with the opposite sign, by which
-            they part; what the paper prints is not known to us.
+            they part, as they do by the paper's Eq. 5, though both call it compactness.
         centre_share: Share of the batch in the class centres of the uniformity term, the rest being their moving
             average (1: the batch alone, as in the official losses; the rate of its average is undefined).
         labels: Whose classes the centres follow: those of the ``student`` on the first view (official code) or those of
@@ -58,6 +61,7 @@ class TCAConfig:
     beta: float = 0.999
     topology: float = 0.025
     alignment: float = 0.15
+    unit: bool = True
     smoothing: float = 0.2
     intra: Literal["compact", "distance", "spread"] = "compact"
     centre_share: float = 1.0
@@ -89,20 +93,20 @@ class TCA(ViewAveraging):
         - \operatorname{mean}_k \log \operatorname{mean}_{a<b \in k} e^{-2 \|v_a - v_b\|^2} \Big]
         + 0.15 \operatorname{mean} \|v - v_2\|^2
 
-    where the pair weights W follow the class counts of the batches, see `pair_weights`. The prediction returned is the
-    mean of student and teacher logits, from before the step.
+    with features of length 1 (``unit``), where the pair weights W follow the class counts of the batches, see
+    `pair_weights`. The prediction returned is the mean of student and teacher logits, from before the step.
 
     The official code was released in two versions, neither of which runs: names are undefined. We follow the later one
     and differ from it where it cannot be meant. Its centres carry no gradient, which makes the uniformity term a
     constant; here they do. Its intra-class term drives images of a class apart (``intra="spread"``). Both terms go over
     the classes that the batch has, the intra-class one over those with two images or more, where the official code puts
     absent centres at the origin and takes the logarithm of an empty mean. Alignment, undefined there, is the mean
-    squared distance. Centres are those of the batch, which the official losses use; their moving average, whose rate is
-    undefined there, is ``centre_share``. An unofficial rewrite leaves the pairs of the first batch unweighted; here W
-    follows the counts from the start. Values for ImageNet-C are not known to us: its weights of the terms are CIFAR's.
-    ``docs/methods.md`` shows what the open choices come to on held-out corruptions.
+    squared distance, which the paper prints with a minus sign. Centres are those of the batch, which the official
+    losses use; their moving average, whose rate is undefined there, is ``centre_share``. An unofficial rewrite leaves
+    the pairs of the first batch unweighted; here W follows the counts from the start. The paper names one pair of
+    weights for all data sets. ``docs/methods.md`` shows what the open choices come to on held-out corruptions.
 
-    The features are what the last linear layer reads, not normalised; a network without one is refused.
+    The features are what the last linear layer reads; a network without one is refused.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 3))
@@ -144,6 +148,8 @@ class TCA(ViewAveraging):
         logits = self.logits(student, images)
         (features, view_logits), (others, _) = (self.features_and_logits(student, self._view(images)) for _ in range(2))
         fit = symmetric_cross_entropy(target, torch.stack([logits, view_logits]).log_softmax(-1)).mean()
+        if config.unit:
+            features, others = F.normalize(features, dim=-1), F.normalize(others, dim=-1)
         labelled = view_logits if config.labels == "student" else target
         members = F.one_hot(labelled.argmax(-1), logits.shape[-1]).to(logits.dtype)
         weights, centres = self._moved_weights(members.sum(0)), self._moved_centres(features, members)

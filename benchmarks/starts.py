@@ -1,0 +1,148 @@
+"""Starts that should not matter: a method from networks that compute the same, or with another kernel for its Adam.
+
+What: the error of a method from a network whose weights carry relative noise too small to see in its predictions
+(``--noise``); from one whose convolutions are all multiplied by a number, which every network that normalises after
+them takes out again (``--scale``; their size is what Adam's steps are large or small against); and with Adam's
+arithmetic in another order (``--kernel``). Where the error moves, one run of the method says little, or its step size
+fits one network and not another.
+How: one run for each combination, on the four extra corruptions at severities 3 to 5 or on the fifteen at severity 5
+(``--standard``). Rows are added to the file that is there.
+
+    python benchmarks/starts.py --weights wrn.safetensors --methods tent --noise 1e-4 --seeds 1 2 3 --standard \
+        --out docs/results/tent-starts.json
+    python benchmarks/starts.py --weights resnet20.pt --network resnet-20 --methods obao rmt --scale 1 0.04 \
+        --limit 1000 --out docs/results/scaled-starts.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vcotta import Adapter, Runtime
+from vcotta.corruptions import EXTRA
+from vcotta.evaluate import run_stream
+from vcotta.experiments.benchmark import Benchmark, find_benchmark
+from vcotta.experiments.setup import adapter_for, stream_for
+from vcotta.files import write_json
+from vcotta.methods import configure
+from vcotta.streams import Stream
+
+KERNELS = ("fused", "foreach", "single")
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run starts, and what its optimiser computes with.
+
+    Attributes:
+        noise: Standard deviation of the factor 1 + noise of every parameter.
+        seed: Seed of the noise.
+        scale: What all convolutions are multiplied by.
+        kernel: Adam's implementation: one kernel for everything, one for each operation on all tensors, or one for each
+            operation and tensor.
+    """
+
+    noise: float = 0.0
+    seed: int = 0
+    scale: float = 1.0
+    kernel: str = "fused"
+
+    @torch.no_grad()
+    def move(self, model: nn.Module) -> nn.Module:
+        """Change a network to this start, in place."""
+        generator = torch.Generator().manual_seed(self.seed)
+        for parameter in model.parameters() if self.noise else ():
+            parameter.mul_(1 + self.noise * torch.randn(parameter.shape, generator=generator))
+        for layer in model.modules() if self.scale != 1 else ():
+            if isinstance(layer, nn.Conv2d):
+                layer.weight.mul_(self.scale)
+                if layer.bias is not None:
+                    layer.bias.mul_(self.scale)
+        return model
+
+
+class _PlainAdam(torch.optim.Adam):
+    """Adam whose steps cannot be skipped from the GPU, which only the fused kernel can."""
+
+    def step(self, closure: Any = None) -> Any:
+        vars(self).pop("found_inf", None)
+        return super().step(closure)
+
+
+def use_kernel(adapter: Adapter, kernel: str) -> None:
+    """Let a new adapter's Adam compute in another way."""
+    if kernel not in KERNELS:
+        raise ValueError(f"Expected a kernel out of {', '.join(KERNELS)}, but got {kernel!r}.")
+    if kernel == "fused":
+        return
+    if type(adapter.optimizer) is not torch.optim.Adam:
+        raise ValueError(f"Expected a method that steps with Adam, but {adapter.name} does not.")
+    groups = [{"params": group["params"], "lr": group["lr"]} for group in adapter.optimizer.param_groups]
+    adapter.optimizer = _PlainAdam(groups, foreach=kernel == "foreach")
+
+
+def measure(
+    method: str, start: Start, model: nn.Module, benchmark: Benchmark, stream: Stream, **options: Any
+) -> dict[str, Any]:
+    """Return a row of the file."""
+    adapter = adapter_for(benchmark, method, start.move(model), runtime=Runtime(), **options)
+    use_kernel(adapter, start.kernel)
+    run = run_stream(adapter, stream)
+    mean, parts = run.summary()["mean"], run.summary()["domains"]
+    return {
+        "method": method,
+        "options": options,
+        "start": asdict(start),
+        "error": 100 * mean["error"],
+        "nll": mean["nll"],
+        "errors": [100 * part["error"] for part in parts],
+        "corruptions": [part["domain"] for part in parts],
+        "images": stream.describe()["images_per_domain"],
+        "hardware": run.manifest["hardware"],
+        "versions": run.manifest["versions"],
+    }
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", type=Path, required=True, help="weights of the network")
+    parser.add_argument("--network", help="by default that of CIFAR-10, wrn-28-10")
+    parser.add_argument("--methods", nargs="+", required=True)
+    parser.add_argument("--set", nargs="+", default=[], metavar="OPTION=VALUE", help="options of the methods, as JSON")
+    parser.add_argument("--noise", type=float, nargs="+", default=[0.0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the noise")
+    parser.add_argument("--scale", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--kernel", nargs="+", default=["fused"], choices=KERNELS)
+    parser.add_argument("--standard", action="store_true", help="the fifteen corruptions at severity 5")
+    parser.add_argument("--limit", type=int, help="images of each corruption and severity; by default all")
+    parser.add_argument("--out", type=Path, required=True, help="file for the rows")
+    asked = parser.parse_args(given)
+    benchmark = find_benchmark("cifar10")
+    options = {name: json.loads(value) for name, value in (word.split("=", 1) for word in asked.set)}
+    for method in asked.methods:
+        configure(method, **options)  # what is wrong is told before the first run
+    where: dict[str, Any] = {} if asked.standard else {"corruptions": EXTRA, "severity": (3, 4, 5)}
+    stream = stream_for(benchmark, limit=asked.limit, device=Runtime().device, **where)
+    rows = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else []
+    for method, noise, seed, scale, kernel in itertools.product(
+        asked.methods, asked.noise, asked.seeds, asked.scale, asked.kernel
+    ):
+        start = Start(noise, seed, scale, kernel)
+        model = benchmark.build(asked.network, asked.weights)
+        row = measure(method, start, model, benchmark, stream, **options)
+        rows.append(row | {"network": asked.network or benchmark.network})
+        write_json(asked.out, rows)
+        print(f"{method} {options or ''} {start}: {rows[-1]['error']:.2f} %, NLL {rows[-1]['nll']:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

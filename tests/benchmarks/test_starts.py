@@ -1,0 +1,59 @@
+"""Starts that compute the same do, and the kernels of an optimiser agree."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from vcotta import build_adapter
+from vcotta.data.digits import digits_network
+from vcotta.experiments.benchmark import BENCHMARKS
+from vcotta.models import build_network, save_weights
+
+
+@pytest.mark.parametrize("network", ["wrn-16-4", "resnet-20"])
+def test_a_network_with_scaled_convolutions_computes_the_same(network, script, images) -> None:
+    model = build_network(network).train()
+    expected = model(images(8))
+    scaled = script.Start(scale=0.25).move(model)(images(8))
+    assert torch.allclose(scaled, expected, atol=2e-2)
+    assert not torch.allclose(script.Start(noise=0.5).move(model)(images(8)), expected, atol=2e-2)
+
+
+@pytest.mark.parametrize("kernel", ["foreach", "single"])
+def test_on_the_cpu_another_kernel_changes_next_to_nothing(kernel, script, tiny, images) -> None:
+    usual, other = build_adapter("tent", tiny()), build_adapter("tent", tiny())
+    script.use_kernel(other, kernel)
+    for seed in range(3):
+        assert torch.allclose(usual(images(seed=seed)), other(images(seed=seed)), atol=1e-5)
+    assert other.optimizer.param_groups[0]["lr"] == usual.optimizer.param_groups[0]["lr"]
+    moved = zip(other.networks["model"].parameters(), other.start.parameters(), strict=True)
+    assert any(not torch.equal(ours, source) for ours, source in moved)
+
+
+def test_a_method_without_adam_and_an_unknown_kernel_are_refused(script, tiny) -> None:
+    with pytest.raises(ValueError, match="that steps with Adam, but bn does not"):
+        script.use_kernel(build_adapter("bn", tiny()), "single")
+    with pytest.raises(ValueError, match="out of fused, foreach, single, but got 'none'"):
+        script.use_kernel(build_adapter("tent", tiny()), "none")
+
+
+def test_rows_are_added_one_for_each_combination(script, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(script, "find_benchmark", lambda name: BENCHMARKS["digits"])
+    save_weights(digits_network(), tmp_path / "net.safetensors")
+    common = ["--weights", str(tmp_path / "net.safetensors"), "--limit", "8", "--out", str(tmp_path / "rows.json")]
+    script.main([*common, "--methods", "bn", "tent", "--scale", "1", "0.5"])
+    script.main([*common, "--methods", "tent", "--noise", "1e-4", "--set", "lr=0.5"])
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [(row["method"], row["start"]["scale"], row["start"]["noise"]) for row in rows] == [
+        ("bn", 1.0, 0.0),
+        ("bn", 0.5, 0.0),
+        ("tent", 1.0, 0.0),
+        ("tent", 0.5, 0.0),
+        ("tent", 1.0, 1e-4),
+    ]
+    assert rows[-1]["options"] == {"lr": 0.5}
+    assert len(rows[0]["errors"]) == len(rows[0]["corruptions"]) == 12
+    assert rows[0]["error"] == pytest.approx(rows[1]["error"], abs=5)
