@@ -220,6 +220,6 @@ HEADLINE: dict[str, Callable[[], str]] = {
     "precision": precision_text,
     "adapt": adapt_text,
     "warmups": warmups_text,
-    **{f"trials-{place}": functools.partial(trials_text, place) for place in range(5)},
+    **{f"trials-{place}": functools.partial(trials_text, place) for place in range(6)},
     "step-times": step_times_text,
 }
