@@ -174,7 +174,8 @@ def _unpack(base: Path, verify: bool) -> Path:
             found = hashlib.file_digest(file, "md5").hexdigest()
         if found != _TAR_MD5:
             raise ValueError(
-                f"Expected {tar} to have MD5 {_TAR_MD5}, but got {found}. Download it again, or pass `verify=False`."
+                f"Expected {tar} to have MD5 {_TAR_MD5}, but got {found}. Download it again, or take it as it is "
+                "(`verify=False`, --no-verify)."
             )
     folder = tar.parent / "ILSVRC2012_img_val"
     with replaced_folder(folder) as aside:

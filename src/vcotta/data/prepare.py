@@ -113,7 +113,7 @@ def prepare_cifar(
         file, expected, got = wrong[0]
         raise ValueError(
             f"Expected {file} of {name}, from {source.path.name}, to have SHA-256 {expected}, but got {got}. Get the "
-            "official files, or pass `verify=False` to take these as they are."
+            "official files, or take these as they are (`verify=False`, --no-verify)."
         )
     meta = {
         "format": FORMAT,
