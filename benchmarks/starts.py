@@ -1,10 +1,10 @@
 """Starts that should not matter: a method from networks that compute the same, or with another kernel for its Adam.
 
 What: the error of a method from a network whose weights carry relative noise too small to see in its predictions
-(``--noise``); from one whose convolutions are all multiplied by a number, which every network that normalises after
-them takes out again (``--scale``; their size is what Adam's steps are large or small against); and with Adam's
-arithmetic in another order (``--kernel``). Where the error moves, one run of the method says little, or its step size
-fits one network and not another.
+(``--noise``); from one whose convolutions are all multiplied by a number, and the statistics of its BatchNorm layers
+with them, which the normalisation takes out again (``--scale``; the weights' size is what Adam's steps are large or
+small against); and with Adam's arithmetic in another order (``--kernel``). Where the error moves, one run of the method
+says little, or its step size fits one network and not another.
 How: one run for each combination, on the four extra corruptions at severities 3 to 5 or on the fifteen at severity 5
 (``--standard``). Rows are added to the file that is there.
 
@@ -17,6 +17,7 @@ How: one run for each combination, on the four extra corruptions at severities 3
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ class Start:
     Attributes:
         noise: Standard deviation of the factor 1 + noise of every parameter.
         seed: Seed of the noise.
-        scale: What all convolutions are multiplied by.
+        scale: What all convolutions are multiplied by, in a network that normalises what comes out of them.
         kernel: Adam's implementation: one kernel for everything, one for each operation on all tensors, or one for each
             operation and tensor.
     """
@@ -67,6 +68,11 @@ class Start:
                 layer.weight.mul_(self.scale)
                 if layer.bias is not None:
                     layer.bias.mul_(self.scale)
+            elif isinstance(layer, nn.BatchNorm2d):
+                layer.eps *= self.scale**2
+                if layer.running_mean is not None:
+                    layer.running_mean.mul_(self.scale)
+                    layer.running_var.mul_(self.scale**2)
         return model
 
 
@@ -86,15 +92,23 @@ def use_kernel(adapter: Adapter, kernel: str) -> None:
         return
     if type(adapter.optimizer) is not torch.optim.Adam:
         raise ValueError(f"Expected a method that steps with Adam, but {adapter.name} does not.")
+    if adapter.optimizer.state:
+        raise ValueError(f"Expected an optimiser that has not stepped yet, but that of {adapter.name} has.")
     groups = [{"params": group["params"], "lr": group["lr"]} for group in adapter.optimizer.param_groups]
     adapter.optimizer = _PlainAdam(groups, foreach=kernel == "foreach")
 
 
 def measure(
-    method: str, start: Start, model: nn.Module, benchmark: Benchmark, stream: Stream, **options: Any
+    method: str,
+    start: Start,
+    model: nn.Module,
+    benchmark: Benchmark,
+    stream: Stream,
+    runtime: Runtime,
+    **options: Any,
 ) -> dict[str, Any]:
     """Return a row of the file."""
-    adapter = adapter_for(benchmark, method, start.move(model), runtime=Runtime(), **options)
+    adapter = adapter_for(benchmark, method, start.move(model), runtime=runtime, **options)
     use_kernel(adapter, start.kernel)
     run = run_stream(adapter, stream)
     mean, parts = run.summary()["mean"], run.summary()["domains"]
@@ -107,8 +121,7 @@ def measure(
         "errors": [100 * part["error"] for part in parts],
         "corruptions": [part["domain"] for part in parts],
         "images": stream.describe()["images_per_domain"],
-        "hardware": run.manifest["hardware"],
-        "versions": run.manifest["versions"],
+        **{fact: run.manifest[fact] for fact in ("runtime", "hardware", "versions")},
     }
 
 
@@ -124,6 +137,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--kernel", nargs="+", default=["fused"], choices=KERNELS)
     parser.add_argument("--standard", action="store_true", help="the fifteen corruptions at severity 5")
     parser.add_argument("--limit", type=int, help="images of each corruption and severity; by default all")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, required=True, help="file for the rows")
     asked = parser.parse_args(given)
     benchmark = find_benchmark("cifar10")
@@ -131,15 +145,16 @@ def main(given: Sequence[str] | None = None) -> None:
     for method in asked.methods:
         configure(method, **options)  # what is wrong is told before the first run
     where: dict[str, Any] = {} if asked.standard else {"corruptions": EXTRA, "severity": (3, 4, 5)}
-    stream = stream_for(benchmark, limit=asked.limit, device=Runtime().device, **where)
+    stream = stream_for(benchmark, limit=asked.limit, device=asked.device, **where)
+    weights = hashlib.sha256(asked.weights.read_bytes()).hexdigest()
     rows = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else []
     for method, noise, seed, scale, kernel in itertools.product(
         asked.methods, asked.noise, asked.seeds, asked.scale, asked.kernel
     ):
         start = Start(noise, seed, scale, kernel)
         model = benchmark.build(asked.network, asked.weights)
-        row = measure(method, start, model, benchmark, stream, **options)
-        rows.append(row | {"network": asked.network or benchmark.network})
+        row = measure(method, start, model, benchmark, stream, Runtime(asked.device), **options)
+        rows.append(row | {"network": asked.network or benchmark.network, "weights_sha256": weights})
         write_json(asked.out, rows)
         print(f"{method} {options or ''} {start}: {rows[-1]['error']:.2f} %, NLL {rows[-1]['nll']:.3f}", flush=True)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
 import torch
+from torch import nn
 
 from vcotta import build_adapter
 from vcotta.data.digits import digits_network
@@ -14,12 +16,21 @@ from vcotta.models import build_network, save_weights
 
 
 @pytest.mark.parametrize("network", ["wrn-16-4", "resnet-20"])
-def test_a_network_with_scaled_convolutions_computes_the_same(network, script, images) -> None:
+@pytest.mark.parametrize("training", [True, False])
+def test_a_network_with_scaled_convolutions_computes_the_same(training, network, script, images) -> None:
     model = build_network(network).train()
+    for seed in range(5):
+        model(images(16, seed=seed))  # gives it running statistics of its own
+    model.train(training)
     expected = model(images(8))
-    scaled = script.Start(scale=0.25).move(model)(images(8))
-    assert torch.allclose(scaled, expected, atol=2e-2)
-    assert not torch.allclose(script.Start(noise=0.5).move(model)(images(8)), expected, atol=2e-2)
+    scaled, noisy = (start.move(copy.deepcopy(model)) for start in (script.Start(scale=0.04), script.Start(noise=0.5)))
+    assert torch.allclose(scaled(images(8)), expected, atol=1e-4)
+    assert not torch.allclose(noisy(images(8)), expected, atol=1e-4)
+    assert all(
+        torch.allclose(ours.weight, 0.04 * theirs.weight)
+        for ours, theirs in zip(scaled.modules(), model.modules(), strict=True)
+        if isinstance(ours, nn.Conv2d)
+    )
 
 
 @pytest.mark.parametrize("kernel", ["foreach", "single"])
@@ -33,9 +44,13 @@ def test_on_the_cpu_another_kernel_changes_next_to_nothing(kernel, script, tiny,
     assert any(not torch.equal(ours, source) for ours, source in moved)
 
 
-def test_a_method_without_adam_and_an_unknown_kernel_are_refused(script, tiny) -> None:
+def test_a_method_without_adam_and_an_unknown_kernel_are_refused(script, tiny, images) -> None:
     with pytest.raises(ValueError, match="that steps with Adam, but bn does not"):
         script.use_kernel(build_adapter("bn", tiny()), "single")
+    stepped = build_adapter("tent", tiny())
+    stepped(images())
+    with pytest.raises(ValueError, match="that has not stepped yet, but that of tent has"):
+        script.use_kernel(stepped, "single")
     with pytest.raises(ValueError, match="out of fused, foreach, single, but got 'none'"):
         script.use_kernel(build_adapter("tent", tiny()), "none")
 
@@ -56,4 +71,5 @@ def test_rows_are_added_one_for_each_combination(script, monkeypatch, tmp_path) 
     ]
     assert rows[-1]["options"] == {"lr": 0.5}
     assert len(rows[0]["errors"]) == len(rows[0]["corruptions"]) == 12
-    assert rows[0]["error"] == pytest.approx(rows[1]["error"], abs=5)
+    assert rows[0]["nll"] == pytest.approx(rows[1]["nll"], rel=1e-3)
+    assert rows[0]["nll"] != rows[2]["nll"]
