@@ -27,8 +27,8 @@ class Runtime:
         precision: ``"fp32"``, or ``"bf16"`` for automatic mixed precision (default on a GPU); losses and divergences
             are always float32. ``"fp64"`` computes everything in float64, to tell rounding from mistakes.
         channels_last: Keep images and convolutions in NHWC order, which tensor cores prefer (default on a GPU).
-        compile: Let the networks that only predict (source and teacher) look at many views in one compiled pass, each
-            with its own statistics (default on a GPU). The first batch then takes some ten seconds longer.
+        compile: Let networks that only predict, as a teacher does, look at many views in one compiled pass, each with
+            its own statistics (default on a GPU). The first batch then takes some ten seconds longer.
 
     Example:
         >>> Runtime()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vcotta.methods import RMTConfig, build_adapter, rmt
+from vcotta.methods import RMTConfig, build_adapter, configure, rmt
 from vcotta.methods.losses import entropy, symmetric_cross_entropy
 from vcotta.methods.prototypes import prototype_contrast
 
@@ -77,7 +77,13 @@ def test_a_decay_of_one_freezes_the_teacher_and_otherwise_it_averages_the_new_st
         assert torch.allclose(average, 0.75 * old + 0.25 * new, atol=1e-6)
 
 
-def test_by_default_the_source_is_read_once_and_leaves_prototypes_alone(tiny, images) -> None:
+def test_the_settings_for_the_benchmarks_have_the_official_warm_up() -> None:
+    asked = {name: configure("rmt", dataset=name).warm_up_images for name in ("cifar10", "cifar100", "imagenet")}
+    assert set(asked.values()) == {50_000}
+    assert configure("rmt").warm_up_images == configure("rmt", dataset="digits").warm_up_images == 0
+
+
+def test_without_a_warm_up_the_source_is_read_once_and_leaves_prototypes_alone(tiny, images) -> None:
     source = iter(source_of(images))
     adapter = build_adapter("rmt", tiny(), source=source)
     assert next(source, None) is None

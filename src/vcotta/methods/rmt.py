@@ -25,7 +25,7 @@ __all__ = ["RMT", "RMTConfig"]
 
 @dataclass(frozen=True)
 class RMTConfig:
-    """Settings of RMT; defaults for CIFAR10-C from the official code, in its source-free form.
+    """Settings of RMT; defaults for CIFAR10-C from the official code, without source data at test time.
 
     Attributes:
         lr: Step size (CIFAR 1e-3, ImageNet-C 0.01; official code).
@@ -39,7 +39,7 @@ class RMTConfig:
         replay_images: Labelled source images kept for the replay, a uniform sample. The official code keeps the whole
             training set; the bound is ours.
         warm_up_images: Source images, without their labels, on which student and teacher are warmed up beforehand
-            (CIFAR and ImageNet-C 50 000, official code); 0 for none.
+            (CIFAR and ImageNet-C 50 000, official code). 0, for none, unless a data set's settings are asked for.
         flip: Whether views may mirror the image (official code: yes).
     """
 

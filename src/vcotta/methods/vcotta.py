@@ -32,8 +32,8 @@ class VCoTTAConfig:
         views: N, the number of random views beside the image itself, 0 or more (paper: 32).
         alpha: Weight of the source prior: ``"entropy"``, ``"printed"``, ``"confidence"`` (see `mixing_weight`) or a
             fixed number in [0, 1].
-        source_views: Whether the source looks at the views too (paper). It is frozen and looks at the image alone here,
-            the views being the teacher's (ours): half of all passes, and about as good.
+        source_views: Whether the source looks at the views too (paper), or at the image alone, the views being the
+            teacher's (ours): half of all passes, and better on a WRN-28-10.
         scope: One alpha for the ``"batch"``, or one for each ``"sample"`` in prediction and target (the divergences
             take the mean).
         tau: Temperature of the entropies in alpha; not in the paper.
