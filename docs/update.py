@@ -241,6 +241,24 @@ def _listed(errors: list[float]) -> str:
     return f"{', '.join(most)} and {last}"
 
 
+def scaled_text() -> str:
+    """Table of methods from a network and from the same one with smaller weights."""
+    path = RESULTS / "scaled-starts.json"
+    if not path.exists():
+        return "Not measured yet."
+    rows = json.loads(path.read_text())
+    scales = sorted({row["start"]["scale"] for row in rows}, reverse=True)
+    heads = " | ".join("as it is" if scale == 1 else f"times {scale:g}" for scale in scales)
+    lines = [f"| Method | {heads} |", "|:--" + "|--:" * len(scales) + "|"]
+    for method, options in dict.fromkeys((row["method"], json.dumps(row["options"])) for row in rows):
+        same = [row for row in rows if (row["method"], json.dumps(row["options"])) == (method, options)]
+        found = {row["start"]["scale"]: f"{row['error']:.2f} / {row['nll']:.3f}" for row in same}
+        given = "".join(f", `{name}={value}`" for name, value in json.loads(options).items())
+        lines.append(f"| {method}{given} | {' | '.join(found.get(scale, '-') for scale in scales)} |")
+    told = f"Error % / NLL, {rows[0]['images']} images of each of the four extra corruptions at severities 3 to 5"
+    return "\n".join([*lines, "", f"{told}; {rows[0]['hardware']} (`benchmarks/starts.py`)."])
+
+
 def offtheshelf_text() -> str:
     """Table of networks that others trained, on clean test images."""
     rows = json.loads((RESULTS / "offtheshelf.json").read_text())
@@ -392,6 +410,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     **OPEN_CHOICES,
     **HEADLINE,
     "passes": passes_text,
+    "scaled": scaled_text,
     "guards": guards_text,
     **REPRODUCE,
 }

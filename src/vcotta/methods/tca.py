@@ -39,8 +39,8 @@ class TCAConfig:
         topology: Weight of the uniformity and the intra-class term (0.025, hard-coded for CIFAR; the paper: 0.15).
         alignment: Weight of the alignment of two views (0.15, hard-coded for CIFAR; the paper: 0.025).
         unit: Whether features are compared by their directions, as vectors of length 1, for which such terms were made
-            (Wang and Isola, 2020). The official code compares them as they are, where nothing bounds how far centres
-            are pushed apart.
+            (Wang and Isola, 2020), or as they are (official code), where nothing bounds how far centres are pushed
+            apart.
         smoothing: Share of a batch in the moving pair weights (0.2).
         intra: The term within a class. ``compact`` draws its images together, the nearest ones most (ours), and
             ``distance`` all pairs alike. ``spread`` is the official code's ``compact`` with the opposite sign, by which
@@ -61,7 +61,7 @@ class TCAConfig:
     beta: float = 0.999
     topology: float = 0.025
     alignment: float = 0.15
-    unit: bool = True
+    unit: bool = False
     smoothing: float = 0.2
     intra: Literal["compact", "distance", "spread"] = "compact"
     centre_share: float = 1.0
@@ -93,8 +93,9 @@ class TCA(ViewAveraging):
         - \operatorname{mean}_k \log \operatorname{mean}_{a<b \in k} e^{-2 \|v_a - v_b\|^2} \Big]
         + 0.15 \operatorname{mean} \|v - v_2\|^2
 
-    with features of length 1 (``unit``), where the pair weights W follow the class counts of the batches, see
-    `pair_weights`. The prediction returned is the mean of student and teacher logits, from before the step.
+    with features as they are or of length 1 (``unit``), where the pair weights W follow the class counts of the
+    batches, see `pair_weights`. The prediction returned is the mean of student and teacher logits, from before the
+    step.
 
     The official code was released in two versions, neither of which runs: names are undefined. We follow the later one
     and differ from it where it cannot be meant. Its centres carry no gradient, which makes the uniformity term a
