@@ -92,6 +92,20 @@ def test_reset_forgets_variance_and_hidden_model(tiny, images) -> None:
     assert "average_prediction" not in adapter.memory
 
 
+def test_a_state_whose_memory_has_other_names_is_refused_before_anything_changes(tiny, images) -> None:
+    adapter = CMF(tiny(), CMFConfig(lr=0.01))
+    adapter(images())
+    state, before = adapter.state_dict(), trained(adapter)
+    state["memory"]["hidden.norm1.weight"] = state["memory"].pop("hidden")
+    other = CMF(tiny(), CMFConfig(lr=0.01))
+    other(images(seed=1))
+    kept = trained(other)
+    with pytest.raises(ValueError, match="Expected hidden in the state's memory"):
+        other.load_state_dict(state)
+    assert all(torch.equal(kept[name], value) for name, value in trained(other).items())
+    assert any(not torch.equal(before[name], value) for name, value in kept.items())
+
+
 def test_settings_by_data_set_and_wrong_ones() -> None:
     assert configure("cmf", dataset="imagenet") == CMFConfig(lr=2.5e-4, optimizer="sgd")
     for wrong in ({"alpha": 1.5}, {"noise": -1.0}, {"source_momentum": 2.0}):

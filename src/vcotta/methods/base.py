@@ -249,6 +249,7 @@ class Adapter(ABC):
         self.memory = {}
         with self._rng.scope():
             self.setup(copy.deepcopy(self.start))
+        self._first_memory = frozenset(self.memory)
 
     def compile_for(self, shape: Sequence[int]) -> None:
         """Compile for batches of this shape alone, (batch, channels, height, width), now and after every reset or load.

@@ -45,6 +45,8 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
     networks = {"start": adapter.start, **adapter.networks}
     try:
         _check_shapes(state, networks, adapter.optimizer)
+        if missing := adapter._first_memory - state["memory"].keys():
+            raise ValueError(f"Expected {', '.join(sorted(missing))} in the state's memory: another version made it.")
     except ValueError:
         if before is not None:
             adapter.adopt({})
