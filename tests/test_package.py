@@ -40,6 +40,7 @@ def test_the_wheel_holds_the_typed_package_and_nothing_else(wheel) -> None:
     assert sum(info.file_size for info in zipfile.ZipFile(wheel).infolist()) < 2_000_000
 
 
+@pytest.mark.slow
 def test_the_wheel_installed_alone_runs_the_command(wheel, tmp_path) -> None:
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"

@@ -49,6 +49,7 @@ def test_what_is_no_method_of_its_own_is_refused(own, name, kind, text) -> None:
     assert METHODS["bn"].__name__ == "BN"
 
 
+@pytest.mark.slow
 def test_the_command_line_runs_a_method_of_a_file(own, tmp_path) -> None:
     asked = ["run", "--method", f"{own}:Mine", "--out", str(tmp_path / "run"), "--corruptions", "fog", "--limit", "20"]
     done = CliRunner().invoke(app, [*asked, "--set", "lr=0.01"])
