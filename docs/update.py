@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+from benchmark_tables import BENCHMARK_TABLES
 from headline_tables import HEADLINE
 from open_choices_table import OPEN_CHOICES
 from reproduce_tables import REPRODUCE, keep_reproduced
@@ -34,53 +35,6 @@ RESULTS = ROOT / "docs" / "results"
 NAMES = ("benchmarks", "guards", "headline", "methods", "operations", "reproduce")
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES))
 SEEDS = (0, 1, 2)
-PUBLISHED = {
-    # Mean error in per cent, continual, severity 5: the papers' own and the test-time-adaptation benchmark's numbers.
-    "cifar10c": {
-        "source": "43.5",
-        "bn": "20.4",
-        "tent": "20.0 to 20.7",
-        "adacontrast": "18.5",
-        "cotta": "16.2 to 16.5",
-        "eata": "17.9 to 18.7",
-        "rotta": "19.3",
-        "petal": "16.0 to 17.4",
-        "rmt": "16.7 to 17.0",
-        "santa": "16.1",
-        "palm": "15.5",
-        "surgeon": "16.8",
-        "obao": "15.8",
-        "tca": "14.7 to 14.9",
-        "roid": "16.2",
-        "sar": "20.4",
-        "rdumb": "-",
-        "cmf": "-",
-        "deyo": "-",
-        "vcotta": "13.1",
-    },
-    "cifar100c": {
-        "source": "46.4",
-        "bn": "35.4",
-        "tent": "60.9 to 62.2",
-        "adacontrast": "33.5",
-        "cotta": "32.5 to 32.8",
-        "eata": "32.2 to 33.6",
-        "rotta": "34.8",
-        "petal": "31.5 to 32.8",
-        "rmt": "30.2 to 30.4",
-        "santa": "30.4",
-        "palm": "30.2",
-        "surgeon": "31.7",
-        "obao": "30.2",
-        "tca": "29.7 to 29.8",
-        "roid": "29.3",
-        "sar": "32.0",
-        "rdumb": "-",
-        "cmf": "-",
-        "deyo": "-",
-        "vcotta": "28.4",
-    },
-}
 COLUMNS = {"error": ("Error %", ".1f"), "nll": ("NLL", ".3f"), "brier": ("Brier", ".3f"), "ece": ("ECE", ".3f")}
 
 
@@ -183,95 +137,6 @@ def take(name: str, folders: list[str]) -> None:
         shutil.copy(folder / "summary.json", kept / "summary.json")
 
 
-def benchmark_text(name: str) -> str:
-    """Table of one benchmark: ours beside the published error, from one run for each method that has been run."""
-    published = {m: text for m, text in PUBLISHED[name].items() if (RESULTS / name / m / "summary.json").exists()}
-    lines = [
-        "| Method | Error % | published | NLL | Brier | ECE | s a corruption | peak GiB | forwards, backwards |",
-        "|:--" + "|--:" * 8 + "|",
-    ]
-    for method, error in published.items():
-        run = json.loads((RESULTS / name / method / "summary.json").read_text())
-        mean, parts = run["mean"], len(run["domains"])
-        lines.append(
-            f"| {method} | {100 * mean['error']:.1f} | {error} | {mean['nll']:.3f} | {mean['brier']:.3f} "
-            f"| {mean['ece']:.3f} | {run['seconds'] / parts:.2f} | {run['peak_memory'] / 2**30:.2f} "
-            f"| {run['forwards']}, {run['backwards']} |"
-        )
-    manifest = json.loads((RESULTS / name / "bn" / "manifest.json").read_text())
-    runs = [json.loads((RESULTS / name / method / "summary.json").read_text()) for method in published]
-    domains = [part["domain"].replace("_", " ") for part in runs[0]["domains"]]
-    lines += ["", "| Error % | " + " | ".join(published) + " |", "|:--" + "|--:" * len(runs) + "|"]
-    for place, domain in enumerate(domains):
-        cells = " | ".join(f"{100 * run['domains'][place]['error']:.1f}" for run in runs)
-        lines.append(f"| {domain} | {cells} |")
-    stream = manifest["stream"]
-    lines += [
-        "",
-        f"{stream['images_per_domain']} images of each of the fifteen corruptions, severity {stream['severities'][0]}, "
-        f"batches of {stream['batch_size']}, pixels {stream['pixels']} with seed {stream['seed']} "
-        f"({manifest['frost']} frost), {manifest['network']}, {manifest['runtime']['precision']}, torch "
-        f"{manifest['versions']['torch']}. Passes are over batches of the whole run.",
-    ]
-    return "\n".join(lines)
-
-
-def tent_again_text() -> str:
-    """How far starts that should not matter carry TENT."""
-    rows = json.loads((RESULTS / "tent-starts.json").read_text())
-    (slower,) = (row for row in rows if row["options"])
-    same = [row for row in rows if not row["options"]]
-    (usual,) = (row for row in same if row["start"]["kernel"] == "fused" and not row["start"]["noise"])
-    noisy = [row for row in same if row["start"]["noise"]]
-    others = [row for row in same if row["start"]["kernel"] != "fused"]
-    errors = {name: _listed([row["error"] for row in part]) for name, part in (("noisy", noisy), ("others", others))}
-    return (
-        f"TENT amplifies rounding. On the same network it has {usual['error']:.1f} % with Adam's fused kernel, "
-        f"{errors['others']} % with the two kernels that round in another order, and {errors['noisy']} % with the "
-        f"fused kernel and relative noise of {noisy[0]['start']['noise']:g} on the weights (`benchmarks/starts.py`). "
-        "The first three corruptions are nearly the same in all of them; from the fourth on they part. With the step "
-        f"size at {slower['options']['lr']:g} one run has {slower['error']:.1f} %. (These rows are from before the "
-        "script kept the NLL.)"
-    )
-
-
-def _listed(errors: list[float]) -> str:
-    """Numbers in ascending order, as a sentence has them."""
-    *most, last = (f"{error:.1f}" for error in sorted(errors))
-    return f"{', '.join(most)} and {last}"
-
-
-def scaled_text() -> str:
-    """Table of methods from a network and from the same one with smaller weights."""
-    path = RESULTS / "scaled-starts.json"
-    if not path.exists():
-        return "Not measured yet."
-    rows = json.loads(path.read_text())
-    scales = sorted({row["start"]["scale"] for row in rows}, reverse=True)
-    heads = " | ".join("as it is" if scale == 1 else f"times {scale:g}" for scale in scales)
-    lines = [f"| Method | {heads} |", "|:--" + "|--:" * len(scales) + "|"]
-    for method, options in dict.fromkeys((row["method"], json.dumps(row["options"])) for row in rows):
-        same = [row for row in rows if (row["method"], json.dumps(row["options"])) == (method, options)]
-        found = {row["start"]["scale"]: f"{row['error']:.2f} / {row['nll']:.3f}" for row in same}
-        given = "".join(f", `{name}={value}`" for name, value in json.loads(options).items())
-        lines.append(f"| {method}{given} | {' | '.join(found.get(scale, '-') for scale in scales)} |")
-    told = f"Error % / NLL, {rows[0]['images']} images of each of the four extra corruptions at severities 3 to 5"
-    return "\n".join([*lines, "", f"{told}; {rows[0]['hardware']} (`benchmarks/starts.py`)."])
-
-
-def offtheshelf_text() -> str:
-    """Table of networks that others trained, on clean test images."""
-    rows = json.loads((RESULTS / "offtheshelf.json").read_text())
-    lines = ["| Network | Data | Images | Wrong | Error % | SHA-256 of the weights |", "|:--|:--|--:|--:|--:|:--|"]
-    for row in rows:
-        lines.append(
-            f"| {row['network']} | {row['dataset']} | {row['images']} | {row['wrong']} | {100 * row['error']:.2f} "
-            f"| `{row['weights_sha256'][:16]}` |"
-        )
-    versions = ", ".join(sorted({row["torch"] for row in rows}))
-    return "\n".join([*lines, "", f"torch {versions}, float32, one CPU thread (`benchmarks/offtheshelf.py`)."])
-
-
 def load_text() -> str:
     """What a server under load did."""
     run = json.loads((RESULTS / "load.json").read_text())
@@ -305,31 +170,6 @@ def request_sizes_text() -> str:
     seeds = ", ".join(map(str, setting["seeds"]))
     told = f"Error in per cent on {setting['images']} digits, mean over seeds {seeds}, VCoTTA, each from its start"
     return "\n".join([*lines, "", f"{told}; torch {setting['torch']} (`benchmarks/request_sizes.py`)."])
-
-
-def times_text() -> str:
-    """Table of what took how long, by the clock."""
-    lines = ["| What | Command | Where | Seconds | Clean error % |", "|:--|:--|:--|--:|--:|"]
-    for row in json.loads((RESULTS / "gpu-times.json").read_text()):
-        where = row["device"] + (f", torch {row['torch']}" if row["torch"] else "")
-        error = "" if row["clean_error"] is None else f"{100 * row['clean_error']:.2f}"
-        lines.append(f"| {row['work']} | `{row['command']}` | {where} | {row['seconds']} | {error} |")
-    return "\n".join([*lines, "", "Seconds by the wall clock."])
-
-
-def passes_text() -> str:
-    """Table of every method's step beside its passes alone."""
-    path = RESULTS / "passes.json"
-    if not path.exists():
-        return "Not measured yet."
-    found = json.loads(path.read_text())
-    setting = found["setting"]
-    lines = ["| Method | forwards, backwards | step, ms | its passes alone, ms | ratio |", "|:--|--:|--:|--:|--:|"]
-    for row in found["rows"]:
-        cells = f"{row['forwards']}, {row['backwards']} | {row['step_ms']:.1f} | {row['passes_ms']:.1f}"
-        lines.append(f"| {row['method']} | {cells} | {row['ratio']:.2f} |")
-    told = f"{setting['network']}, batches of {setting['batch_size']}, {setting['hardware']}, torch {setting['torch']}"
-    return "\n".join([*lines, "", f"{told}; random images (`benchmarks/passes.py`)."])
 
 
 def guards_text() -> str:
@@ -399,19 +239,13 @@ def updated(page: str) -> str:
 DRAWN: dict[str, Callable[[], str]] = {
     "demo": demo_text,
     "corruptions": corruptions_text,
-    "cifar10c": lambda: benchmark_text("cifar10c"),
-    "tent-again": tent_again_text,
-    "cifar100c": lambda: benchmark_text("cifar100c"),
-    "offtheshelf": offtheshelf_text,
     "load": load_text,
     "request-sizes": request_sizes_text,
-    "times": times_text,
     "methods": methods_text,
+    "guards": guards_text,
+    **BENCHMARK_TABLES,
     **OPEN_CHOICES,
     **HEADLINE,
-    "passes": passes_text,
-    "scaled": scaled_text,
-    "guards": guards_text,
     **REPRODUCE,
 }
 
