@@ -83,10 +83,10 @@ class RMT(Adapter):
 
     It is source-free at test time: the replay, on in the official default, is an option here. The official warm-up is
     part of the settings for CIFAR and ImageNet-C; the official code has an option without it, and published comparisons
-    do not say which they show. Replay draws from a bounded sample
-    of source images kept from the preparation (8 bits a channel), never from a loader. The warm-up minimises SCE
-    between student and teacher on source batches with a step size that rises linearly; weights and optimiser state
-    after it are what `reset` returns to. It passes over the source data again, as often as it takes.
+    do not say which they show. Replay draws from a bounded sample of source images kept from the preparation (8 bits a
+    channel), never from a loader. The warm-up minimises SCE between student and teacher on source batches with a step
+    size that rises linearly; weights and optimiser state after it are what `reset` returns to. It passes over the
+    source data again, as often as it takes.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())

@@ -33,7 +33,8 @@ class VCoTTAConfig:
         alpha: Weight of the source prior: ``"entropy"``, ``"printed"``, ``"confidence"`` (see `mixing_weight`) or a
             fixed number in [0, 1].
         source_views: Whether the source looks at the views too (paper), or at the image alone, the views being the
-            teacher's (ours): half of all passes, and better on a WRN-28-10.
+            teacher's (ours): half of all passes, and better on a WRN-28-10. A source without any weight (``alpha=0``)
+            never looks at them.
         scope: One alpha for the ``"batch"``, or one for each ``"sample"`` in prediction and target (the divergences
             take the mean).
         tau: Temperature of the entropies in alpha; not in the paper.
