@@ -115,13 +115,10 @@ def _listed(errors: list[float]) -> str:
     return f"{', '.join(most)} and {last}"
 
 
-def scaled_text() -> str:
-    """Table of methods from a network and from the same one with smaller weights."""
-    path = RESULTS / "scaled-starts.json"
-    if not path.exists():
-        return "Not measured yet."
-    rows = json.loads(path.read_text())
-    scales = sorted({row["start"]["scale"] for row in rows}, reverse=True)
+def scaled_text(name: str) -> str:
+    """Table of methods from a network and from the same one with its weights multiplied."""
+    rows = json.loads((RESULTS / f"{name}.json").read_text())
+    scales = sorted({row["start"]["scale"] for row in rows}, key=lambda scale: (scale != 1, scale))
     heads = " | ".join("as it is" if scale == 1 else f"times {scale:g}" for scale in scales)
     lines = [f"| Method | {heads} |", "|:--" + "|--:" * len(scales) + "|"]
     for method, options in dict.fromkeys((row["method"], json.dumps(row["options"])) for row in rows):
@@ -174,7 +171,8 @@ def passes_text() -> str:
 BENCHMARK_TABLES: dict[str, Callable[[], str]] = {
     **{name: functools.partial(benchmark_text, name) for name in PUBLISHED},
     "tent-again": tent_again_text,
-    "scaled": scaled_text,
+    "scaled": functools.partial(scaled_text, "scaled-starts"),
+    "scaled-wrn": functools.partial(scaled_text, "scaled-starts-wrn"),
     "offtheshelf": offtheshelf_text,
     "times": times_text,
     "passes": passes_text,
