@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--warmed", type=Path, help="warmed network, from `vcotta warmup`")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--part", action="append", help="main, decomposition, loops or precision; by default all")
-    parser.add_argument("--only", help="run only cells whose folder contains this")
+    parser.add_argument("--only", action="append", help="run only cells whose folder contains this, or another such text")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no further run after so many minutes")
     parser.add_argument("--limit", type=int, help="use only so many images a corruption: a try, not a result")
     parser.add_argument("--collect", type=Path, metavar="RESULTS", help="write the rows of finished runs and stop")
@@ -236,7 +236,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out = asked.out if asked.limit is None else asked.out / f"try-{asked.limit}"  # never taken for a result
     out = out / f"{asked.dataset}-{benchmark.network}"
     for cell in cells(asked.dataset, own):
-        wanted = (not asked.part or cell.part in asked.part) and (asked.only or "") in cell.folder
+        named = not asked.only or any(text in cell.folder for text in asked.only)
+        wanted = named and (not asked.part or cell.part in asked.part)
         if not wanted or finished(cell, benchmark, out, asked.limit):
             continue
         if time.monotonic() - start > 60 * asked.minutes:
