@@ -220,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--warmed", type=Path, help="warmed network, from `vcotta warmup`")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--part", action="append", help="main, decomposition, loops or precision; by default all")
-    parser.add_argument("--only", action="append", help="run only cells whose folder contains this, or another such text")
+    parser.add_argument("--only", action="append", help="run only cells whose folder contains this (or one of these)")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no further run after so many minutes")
     parser.add_argument("--limit", type=int, help="use only so many images a corruption: a try, not a result")
     parser.add_argument("--collect", type=Path, metavar="RESULTS", help="write the rows of finished runs and stop")
