@@ -18,8 +18,8 @@ from vcotta.protocols import (
     Orders,
     ResetEachShift,
     build_protocol,
-    make_stream,
 )
+from vcotta.streams import make_stream
 
 THREE = ("gaussian_noise", "fog", "contrast")
 

@@ -11,19 +11,12 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vcotta._messages import unknown_name
-from vcotta.corruptions import STANDARD
-
-if TYPE_CHECKING:
-    import torch
-
-    from vcotta.data import CorruptedSource, ImageSource
-    from vcotta.streams import ProtocolStream
 
 __all__ = [
     "ORDERS",
@@ -38,7 +31,6 @@ __all__ = [
     "ResetEachShift",
     "Segment",
     "build_protocol",
-    "make_stream",
 ]
 
 ORDERS: Final = 10
@@ -405,48 +397,6 @@ mixed_domains, correlated, but got 'mixed'. Did you mean 'mixed_domains'?
                 f"Expected options of the protocol {name} to be {', '.join(known) or 'none'}, but got {option!r}."
             )
     return PROTOCOLS[name](**options)
-
-
-def make_stream(
-    protocol: str | Continual,
-    data: ImageSource | CorruptedSource,
-    corruptions: Sequence[str] | None = None,
-    severity: int | Sequence[int] = 5,
-    batch_size: int = 200,
-    limit: int | None = None,
-    seed: int = 0,
-    device: str | torch.device | None = None,
-    table: int | None = None,
-    **options: Any,
-) -> ProtocolStream:
-    """Return the stream of a protocol, found by its name.
-
-    Args:
-        protocol: One of `PROTOCOLS`, or a protocol itself.
-        data: See `ProtocolStream` for this and the following.
-        corruptions: Names in order; None for the fifteen.
-        severity: 1 to 5, or several; of ``gradual`` the peak, or the way up.
-        batch_size: Images in a batch.
-        limit: Use only this many images of each domain.
-        seed: Seed of the corruptions, and of the order of images where it is random.
-        device: Where the batches are put.
-        table: Severity constants.
-        options: The protocol's own numbers, as in `build_protocol`.
-
-    Example:
-        >>> from vcotta.data.digits import load_digits
-        >>> print(make_stream("loops", load_digits()[1], ("fog", "snow"), limit=300, rounds=3))
-        Continual stream of digits-test: 2 corruptions at severity 5, 300 images each, 12 batches of up to 200, \
-in 3 rounds, seed 0.
-    """
-    from vcotta.streams import ProtocolStream  # which follows plans, and so imports this module
-
-    if isinstance(protocol, str):
-        protocol = build_protocol(protocol, **options)
-    elif options:
-        raise ValueError(f"Expected {', '.join(options)} only with the name of a protocol, but got {protocol!r}.")
-    names = STANDARD if corruptions is None else corruptions
-    return ProtocolStream(data, names, severity, batch_size, limit, seed, device, table, protocol)
 
 
 def _generator(*words: object) -> np.random.Generator:

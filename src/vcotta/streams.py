@@ -17,10 +17,10 @@ from torch import Tensor
 from vcotta._messages import counted, unknown_name
 from vcotta.corruptions import EXTRA, STANDARD, TABLES, corrupt, nearest_table
 from vcotta.data import CorruptedSource, ImageSource, Pixels
-from vcotta.protocols import Continual, Domain, Segment
+from vcotta.protocols import Continual, Domain, Segment, build_protocol
 from vcotta.scattered import corrupt_at, read_at
 
-__all__ = ["Batch", "ContinualStream", "ProtocolStream", "Stream"]
+__all__ = ["Batch", "ContinualStream", "ProtocolStream", "Stream", "make_stream"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,6 +310,46 @@ class ContinualStream(ProtocolStream):
     """
 
     protocol: Continual = field(default_factory=Continual, init=False, repr=False)
+
+
+def make_stream(
+    protocol: str | Continual,
+    data: ImageSource | CorruptedSource,
+    corruptions: Sequence[str] | None = None,
+    severity: int | Sequence[int] = 5,
+    batch_size: int = 200,
+    limit: int | None = None,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    table: int | None = None,
+    **options: Any,
+) -> ProtocolStream:
+    """Return the stream of a protocol, found by its name.
+
+    Args:
+        protocol: One of `PROTOCOLS`, or a protocol itself.
+        data: See `ProtocolStream` for this and the following.
+        corruptions: Names in order; None for the fifteen.
+        severity: 1 to 5, or several; of ``gradual`` the peak, or the way up.
+        batch_size: Images in a batch.
+        limit: Use only this many images of each domain.
+        seed: Seed of the corruptions, and of the order of images where it is random.
+        device: Where the batches are put.
+        table: Severity constants.
+        options: The protocol's own numbers, as in `build_protocol`.
+
+    Example:
+        >>> from vcotta.data.digits import load_digits
+        >>> print(make_stream("loops", load_digits()[1], ("fog", "snow"), limit=300, rounds=3))
+        Continual stream of digits-test: 2 corruptions at severity 5, 300 images each, 12 batches of up to 200, \
+in 3 rounds, seed 0.
+    """
+    if isinstance(protocol, str):
+        protocol = build_protocol(protocol, **options)
+    elif options:
+        raise ValueError(f"Expected {', '.join(options)} only with the name of a protocol, but got {protocol!r}.")
+    names = STANDARD if corruptions is None else corruptions
+    return ProtocolStream(data, names, severity, batch_size, limit, seed, device, table, protocol)
 
 
 def _to_floats(pixels: Tensor) -> Tensor:

@@ -18,11 +18,10 @@ from vcotta.experiments.launch import Launcher, LocalLauncher
 from vcotta.experiments.networks import Weights, network_for, recipe
 from vcotta.experiments.setup import adapter_for
 from vcotta.methods import configure
-from vcotta.protocols import make_stream
 from vcotta.report.progress import Report
 from vcotta.runs import SUMMARY, Run
 from vcotta.runtime import Runtime
-from vcotta.streams import ProtocolStream
+from vcotta.streams import ProtocolStream, make_stream
 
 __all__ = ["finished_cell", "run_cell", "run_cells"]
 
