@@ -18,7 +18,7 @@ def test_the_list_is_whole_whatever_the_width(command, monkeypatch) -> None:
 
 
 def test_it_is_told_how_many_runs_were_there(command, monkeypatch) -> None:
-    monkeypatch.setattr("vcotta.protocols.STANDARD", ("fog",))
+    monkeypatch.setattr("vcotta.streams.STANDARD", ("fog",))
     monkeypatch.setattr("vcotta.experiments.reproduce.html_page", lambda runs: "")
     monkeypatch.setattr(setup, "train", lambda model, *_, **__: model.eval())
     call = ("reproduce", "calibration", "--limit", "6", "--methods", "source,bn", "--workers", "1", "--device", "cpu")

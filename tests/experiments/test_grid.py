@@ -23,7 +23,7 @@ DIGITS = BENCHMARKS["digits"]
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_every_experiment_runs_at_a_tiny_size(name, quick, monkeypatch) -> None:
-    monkeypatch.setattr("vcotta.protocols.STANDARD", ("fog", "contrast", "frost")[: 3 if name == "orders" else 1])
+    monkeypatch.setattr("vcotta.streams.STANDARD", ("fog", "contrast", "frost")[: 3 if name == "orders" else 1])
     entry = ENTRIES[name]
     monkeypatch.setattr("vcotta.experiments.reproduce.html_page", lambda runs: "tried on its own below")
     few = {"orders": ("cotta",), "augmentations": ("cotta", "vcotta"), "batch-size": ("bn", "vcotta")}
@@ -40,7 +40,7 @@ def test_every_experiment_runs_at_a_tiny_size(name, quick, monkeypatch) -> None:
 
 
 def test_finished_cells_are_not_repeated_and_stopped_ones_go_on(quick, monkeypatch) -> None:
-    monkeypatch.setattr("vcotta.protocols.STANDARD", ("fog", "contrast", "frost"))
+    monkeypatch.setattr("vcotta.streams.STANDARD", ("fog", "contrast", "frost"))
     monkeypatch.setattr(grid, "CHECKPOINT_EVERY", 1)
     monkeypatch.setattr(grid, "CHECKPOINT_SECONDS", 0.0)
     cells = [Cell(method, "digits", method, limit=40, batch_size=20) for method in ("bn", "tent")]
@@ -75,7 +75,7 @@ def test_finished_cells_are_not_repeated_and_stopped_ones_go_on(quick, monkeypat
     ],
 )
 def test_a_finished_cell_that_was_made_with_other_defaults_is_refused(quick, monkeypatch, change, text) -> None:
-    monkeypatch.setattr("vcotta.protocols.STANDARD", ("fog",))
+    monkeypatch.setattr("vcotta.streams.STANDARD", ("fog",))
     cells = [Cell("vcotta", "digits", "vcotta", {"preset": "best", "views": 1}, "warmed", limit=4)]
     (made,) = run_cells(cells, quick / "out", workers=1)
     assert run_cells(cells, quick / "out", workers=1) == [made]
@@ -101,7 +101,7 @@ def test_a_failing_cell_stops_the_grid_with_its_reason(quick) -> None:
 
 
 def test_rows_average_the_runs_of_a_label_and_stand_beside_the_paper(quick, monkeypatch) -> None:
-    monkeypatch.setattr("vcotta.protocols.STANDARD", ("fog",))
+    monkeypatch.setattr("vcotta.streams.STANDARD", ("fog",))
     entry = ENTRIES["gradual"]
     cells = [Cell("bn", "digits", "bn", limit=10, seed=seed) for seed in range(2)]
     runs = run_cells(cells, quick / "out", workers=1)

@@ -28,7 +28,7 @@ ASKED = Asked("digits", seeds=(0, 1), limit=6, quick=True, methods=("source", "b
 
 @pytest.fixture
 def one_corruption(monkeypatch) -> None:
-    monkeypatch.setattr("vcotta.protocols.STANDARD", ("fog",))
+    monkeypatch.setattr("vcotta.streams.STANDARD", ("fog",))
 
 
 def test_an_outcome_is_a_page_a_picture_a_report_and_files_that_tell_the_same(quick, one_corruption) -> None:
