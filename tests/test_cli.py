@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -263,6 +264,25 @@ def test_a_stopped_run_goes_on_with_resume_and_a_finished_one_is_left_alone(
     code, _, err = command(*again, "--seed", "1")
     assert code == 2
     assert "seed is 0 there and 1 here" in err
+
+
+def test_a_run_stopped_by_ctrl_c_goes_on_after_its_last_batch(command, untrained, tmp_path, monkeypatch) -> None:
+    options = ("run", "--method", "tent", "--limit", "20", "--batch-size", "10", "--corruptions", "fog,contrast")
+    taken = tent.TENT.predict_and_adapt
+
+    def pressed(self, images):
+        if self.steps == 2:
+            signal.raise_signal(signal.SIGINT)
+        return taken(self, images)
+
+    monkeypatch.setattr(tent.TENT, "predict_and_adapt", pressed)
+    code, _, err = command(*options, "--out", "run")
+    assert code == 130
+    assert "stopped after 3 of 4 batches; resumed, it goes on after 3. Use the same command with --resume" in err
+    monkeypatch.setattr(tent.TENT, "predict_and_adapt", taken)
+    assert "tent: 3 of 4" in command(*options, "--out", "run", "--resume")[2]
+    assert command(*options, "--out", "whole")[0] == 0
+    assert (tmp_path / "run/records.jsonl").read_bytes() == (tmp_path / "whole/records.jsonl").read_bytes()
 
 
 def test_a_finished_run_is_shown_before_any_network_is_made(command, untrained, tmp_path, monkeypatch) -> None:

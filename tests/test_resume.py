@@ -206,7 +206,7 @@ def test_a_resumed_run_equals_what_is_loaded_and_says_where_it_went_on(stopped, 
     monkeypatch.setattr(sys, "argv", ["/bin/vcotta", "again"])
     seen = []
     done = resume(stopped, progress=lambda *numbers: seen.append(numbers[:2]))
-    assert seen == [(7, 8), (8, 8)]
+    assert seen == [(6, 8), (7, 8), (8, 8)]
     assert is_whole(stopped, whole)
     assert Run.load(stopped) == done
     assert done.manifest["resumed"] == [{"batch": 6, "command": ["vcotta", "again"]}]

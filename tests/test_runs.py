@@ -105,7 +105,7 @@ def test_a_written_run_is_read_back(tmp_path) -> None:
 def test_a_folder_with_a_run_is_taken_and_its_kind_told(tmp_path) -> None:
     check_folder(tmp_path)
     write(tmp_path)
-    with pytest.raises(FileExistsError, match=r"stopped before its end.*resume it or overwrite it"):
+    with pytest.raises(FileExistsError, match=r"stopped before its end.*resume it .--resume. or overwrite it"):
         check_folder(tmp_path)
     (tmp_path / "summary.json").write_text("{}")
     with pytest.raises(FileExistsError, match="a finished run"):

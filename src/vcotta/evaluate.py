@@ -23,6 +23,7 @@ from vcotta._messages import counted
 from vcotta._version import __version__
 from vcotta.distributed import World
 from vcotta.guard import Guard
+from vcotta.interrupts import interrupt_held_back
 from vcotta.locks import locked
 from vcotta.resume import differences, identity
 from vcotta.run_writer import RunWriter, finished_run
@@ -64,7 +65,8 @@ def run_stream(
         stream: The protocol.
         out: Folder for the files of the run, made if need be; None keeps everything in memory. Only one process at a
             time can write there.
-        progress: Called after each batch with (batches done, batches, error so far from 0 to 1).
+        progress: Called after each batch with (batches done, batches, error so far from 0 to 1), and before the first
+            of a run that goes on.
         manifest: More to be told in the manifest, for example the SHA-256 of the weights.
         overwrite: Replace a run that is already in ``out``.
         resume: Go on with the run in ``out`` from its newest good checkpoint, putting the adapter into the state it
@@ -72,7 +74,8 @@ def run_stream(
             warning, and one that is finished is returned as it is.
         checkpoint_every: Save a checkpoint in ``out`` every so many batches, until the run is finished; None for never.
             One that cannot be saved, on a full disk say, is told once in a warning, and the run goes on; records that
-            find no room wait in memory.
+            find no room wait in memory. Ctrl-C then waits for the end of the batch and saves one more; pressed again it
+            does not wait.
         checkpoint_seconds: Save none earlier than so many seconds after the latest one.
 
     Returns:
@@ -111,6 +114,10 @@ def run_stream(
         if len(run.records) == len(stream) and writer is None:  # finished before
             return run
         wrong, seen = (sum(record[key] for record in run.records) for key in ("errors", "n"))
+        if progress is not None and run.records:
+            progress(len(run.records), len(stream), wrong / seen)
+        saves = writer is not None and checkpoint_every is not None and world.size == 1
+        interrupted = stack.enter_context(interrupt_held_back(saves))
         for batch in stream.batches(len(run.records)):
             if batch.reset:
                 adapter.reset()
@@ -124,6 +131,9 @@ def run_stream(
             wrong, seen = wrong + run.records[-1]["errors"], seen + run.records[-1]["n"]
             if progress is not None:
                 progress(len(run.records), len(stream), wrong / seen)
+            if writer is not None and interrupted() and len(run.records) < len(stream):
+                done = f"{len(run.records)} of {len(stream)} batches"
+                raise KeyboardInterrupt(f"The run was stopped after {done}; resumed, it goes on after {writer.save()}.")
         if writer is not None:
             writer.finish(_plain(run.summary()))
     return run

@@ -95,7 +95,8 @@ class RunWriter:
         self._files = {name: _LineFile(folder / name, lengths.get(name, 0)) for name in (RECORDS, TIMING)}
         sync_folder(folder)
         self.run = Run(manifest, *(read_lines(folder / name) for name in (RECORDS, TIMING)))
-        self._saved, self._saved_at = len(self.run.records), time.monotonic()
+        self._done = self._saved = len(self.run.records)
+        self._saved_at = time.monotonic()
         self._told: set[str] = set()
 
     def __enter__(self) -> RunWriter:
@@ -112,10 +113,16 @@ class RunWriter:
         self._files[RECORDS].add(record)
         self._files[TIMING].add(times)
         self._write()
-        done = record["batch"] + 1
+        self._done = done = record["batch"] + 1
         due = self._every is not None and done - self._saved >= self._every and done < self.run.manifest["batches"]
         if due and time.monotonic() - self._saved_at >= self._seconds:
             self._save(done)
+
+    def save(self) -> int:
+        """Save a checkpoint of all that was added, and return from which batch the run would be resumed."""
+        if self._done != self._saved:
+            self._save(self._done)
+        return self._saved
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, which makes the run a finished one, and remove what only an unfinished one needs.

@@ -143,7 +143,8 @@ def check_folder(folder: str | os.PathLike[str], overwrite: bool = False, resume
     if not (overwrite or resume) and any((Path(folder) / name).exists() for name in FILES):
         kind = "a finished run" if (Path(folder) / SUMMARY).exists() else "a run that was stopped before its end"
         raise FileExistsError(
-            f"Expected {folder} to hold no run yet, but it holds {kind}. Choose another, resume it or overwrite it."
+            f"Expected {folder} to hold no run yet, but it holds {kind}. Choose another, resume it (--resume) or "
+            "overwrite it (--overwrite)."
         )
 
 

@@ -82,7 +82,10 @@ def run(
     ] = False,
     checkpoint_every: Annotated[
         int,
-        typer.Option(help="Save what --resume needs every so many batches, but not within 30 s; 0 for never.", min=0),
+        typer.Option(
+            help="Save what --resume needs every so many batches, but not within 30 s, and on Ctrl-C; 0 for never.",
+            min=0,
+        ),
     ] = 50,
     distributed: Annotated[
         bool, typer.Option("--distributed", help="Share each batch with the other processes that torchrun started.")
@@ -111,6 +114,7 @@ def run(
     from vcotta.methods.elsewhere import known_method
     from vcotta.report.progress import display
     from vcotta.report.tables import by_corruption, comparison
+    from vcotta.resume import has_checkpoints
     from vcotta.runs import SUMMARY, check_folder
 
     method, benchmark, runtime = known_method(method), find_benchmark(dataset), runtime_for(device, precision)
@@ -157,18 +161,24 @@ def run(
             adapter = adapter_for(benchmark, method, start, seed=seed, runtime=runtime, guard=guard, **options)
             distribute(adapter, world)
             report = task(method, "error {:.1%}")
-            report(0, len(stream), 0.0)  # the first batch may take minutes
-            done = run_stream(
-                adapter,
-                stream,
-                out,
-                progress=report,
-                manifest=facts,
-                overwrite=overwrite,
-                resume=resume,
-                checkpoint_every=checkpoint_every or None,
-                checkpoint_seconds=CHECKPOINT_SECONDS,
-            )
+            if not (resume and has_checkpoints(out)):  # which begins with what was done
+                report(0, len(stream), 0.0)  # the first batch may take minutes
+            try:
+                done = run_stream(
+                    adapter,
+                    stream,
+                    out,
+                    progress=report,
+                    manifest=facts,
+                    overwrite=overwrite,
+                    resume=resume,
+                    checkpoint_every=checkpoint_every or None,
+                    checkpoint_seconds=CHECKPOINT_SECONDS,
+                )
+            except KeyboardInterrupt as stop:
+                if stop.args:
+                    typer.echo(f"{stop} Use the same command with --resume.", err=True)
+                raise
     if world.leads:
         show(comparison([done]).rich())
         show(by_corruption([done]).rich())
