@@ -107,7 +107,9 @@ def _ranking(found: list[dict[str, Any]]) -> str:
         means = [statistics.mean(one["rows"][place][key] for one in found) for place in range(len(methods))]
         winners = [min(one["rows"], key=lambda row: row[key])["method"] for one in found]
         each = ", ".join(f"{winner} at seed {one['seed']}" for winner, one in zip(winners, found, strict=True))
-        sentences.append(f"In {what} {methods[means.index(min(means))]} is first on average ({each}).")
+        first = methods[means.index(min(means))]
+        where = "and at every seed" if set(winners) == {first} else f"({each})"
+        sentences.append(f"In {what} {first} is first on average {where}.")
     return " ".join(sentences)
 
 

@@ -5,7 +5,7 @@ after the other, while it keeps adapting without labels. The four places marked 
 and data need. BN, which learns nothing but the statistics of each batch, is measured beside the method: what learns
 must be better than that.
 
-    python examples/own_network.py                     # about half a minute
+    python examples/own_network.py                     # some ten seconds
     python examples/own_network.py --method cotta      # any of vcotta.list_methods()
 """
 

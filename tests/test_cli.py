@@ -74,6 +74,8 @@ def test_an_interruption_is_told(command, monkeypatch) -> None:
 def test_a_method_explains_its_options(command) -> None:
     code, out, _ = command("methods", "vcotta")
     assert code == 0
+    assert ":math:" not in out
+    assert ".. math" not in out
     assert "margin: Epsilon of the view filter" in out
     assert "\nOn digits: " in out
     assert "flip=False" in out.splitlines()[-1]

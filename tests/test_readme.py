@@ -28,9 +28,9 @@ def test_every_linked_file_is_there() -> None:
     assert all((ROOT / link).is_file() for link in links if "://" not in link)
 
 
-def test_the_six_lines_run(tiny, images, tmp_path, monkeypatch) -> None:
+def test_the_five_lines_run(tiny, images, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    code = re.search(r"## Six lines of use\n\n```python\n(.*?)```", README, re.DOTALL).group(1)
+    code = re.search(r"## Five lines of use\n\n```python\n(.*?)```", README, re.DOTALL).group(1)
     code = code.replace("source=train_loader)", "source=train_loader, views=1)")
     names = {
         "model": tiny(),

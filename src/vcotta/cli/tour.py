@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -60,8 +61,8 @@ def methods(
 
     if name is not None:
         defaults = configure(name)
-        typer.echo(getdoc(METHODS[name]) or "")
-        typer.echo(f"\n{getdoc(type(defaults))}\n\nDefaults: {defaults}")
+        typer.echo(_unmarked(getdoc(METHODS[name]) or ""))
+        typer.echo(f"\n{_unmarked(getdoc(type(defaults)) or '')}\n\nDefaults: {defaults}")
         usual = asdict(defaults).items()
         for dataset in DATASETS:
             own = asdict(configure(name, dataset=dataset)).items() - usual
@@ -86,6 +87,11 @@ def methods(
         row = (facts.venue, method.summary, facts.trains, facts.source, facts.passes, facts.provenance, shared)
         table.add_row(name, *row)
     show(table)
+
+
+def _unmarked(text: str) -> str:
+    """A docstring without its markup; formulas stay in LaTeX."""
+    return re.sub(r":math:`([^`]*)`", r"\1", re.sub(r"\.\. math::\s+", "    ", text)).replace("``", "`")
 
 
 def info() -> None:

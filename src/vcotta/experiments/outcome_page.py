@@ -62,7 +62,8 @@ def made_of(told: Mapping[str, Any]) -> str:
     images = f"{stream['images_per_domain']} images" if stream.get("images_per_domain") else "All images"
     several = len(asked["seeds"]) > 1
     part = "".join(f", only the {kind} {listed(asked[kind], ', ')}" for kind in ("methods", "values") if asked[kind])
-    views = f", at most {asked['views']} views" if asked["views"] is not None else ""
+    few = asked["views"] is not None and told["experiment"] != "augmentations"  # whose rows tell their views
+    views = f", at most {asked['views']} views" if few else ""
     given = "".join(f", {kind} network {digest[:12]}" for kind, digest in told["networks"].items())
     on_cpu = told["runtime"]["device"] == "cpu" and "cpu_seconds" in cost
     cpu = f" and {cost['cpu_seconds']:.0f} s of CPU" if on_cpu else ""

@@ -44,13 +44,14 @@ class TCAConfig:
         smoothing: Share of a batch in the moving pair weights (0.2).
         intra: The term within a class. ``compact`` draws its images together, the nearest ones most (ours), and
             ``distance`` all pairs alike. ``spread`` is the official code's ``compact`` with the opposite sign, by which
-            they part, as they do by the paper's Eq. 5, though both call it compactness.
+            they part, as they do by the paper's Eq. 5 (of another form: the mean distance, not squared, is inside the
+            exponential, and the mean over classes inside the logarithm), though both call it compactness.
         centre_share: Share of the batch in the class centres of the uniformity term, the rest being their moving
             average (1: the batch alone, as in the official losses; the rate of its average is undefined).
         labels: Whose classes the centres follow: those of the ``student`` on the first view (official code) or those of
             the ``teacher`` (an unofficial rewrite).
         student_share: Share of the student's logits in the prediction, the rest being the teacher's (0.5 in the later
-            of the two official versions, 0.3 in the earlier).
+            official versions, 0.3 in the first).
         flip: Whether views may mirror the image.
     """
 
@@ -97,15 +98,16 @@ class TCA(ViewAveraging):
     batches, see `pair_weights`. The prediction returned is the mean of student and teacher logits, from before the
     step.
 
-    The official code was released in two versions, neither of which runs: names are undefined. We follow the later one
-    and differ from it where it cannot be meant. Its centres carry no gradient, which makes the uniformity term a
-    constant; here they do. Its intra-class term drives images of a class apart (``intra="spread"``). Both terms go over
-    the classes that the batch has, the intra-class one over those with two images or more, where the official code puts
-    absent centres at the origin and takes the logarithm of an empty mean. Alignment, undefined there, is the mean
-    squared distance, which the paper prints with a minus sign. Centres are those of the batch, which the official
-    losses use; their moving average, whose rate is undefined there, is ``centre_share``. An unofficial rewrite leaves
-    the pairs of the first batch unweighted; here W follows the counts from the start. The paper names one pair of
-    weights for all data sets. ``docs/methods.md`` shows what the open choices come to on held-out corruptions.
+    The official code was released in several versions, none of which runs: names are undefined. The teacher's views are
+    those of the first, which the later ones lost; the rest follows the later ones, and differs from them where they
+    cannot be meant. Their centres carry no gradient, which makes the uniformity term a constant; here they do. Their
+    intra-class term drives images of a class apart (``intra="spread"``). Both terms go over the classes that the batch
+    has, the intra-class one over those with two images or more, where the official code puts absent centres at the
+    origin and takes the logarithm of an empty mean. Alignment, undefined there, is the mean squared distance, which the
+    paper prints with a minus sign. Centres are those of the batch, which the official losses use; their moving average,
+    whose rate is undefined there, is ``centre_share``. An unofficial rewrite leaves the pairs of the first batch
+    unweighted; here W follows the counts from the start. The paper names one pair of weights for all data sets.
+    ``docs/methods.md`` shows what the open choices come to on held-out corruptions.
 
     The features are what the last linear layer reads; a network without one is refused.
 

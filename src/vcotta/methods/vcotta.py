@@ -33,8 +33,8 @@ class VCoTTAConfig:
         alpha: Weight of the source prior: ``"entropy"``, ``"printed"``, ``"confidence"`` (see `mixing_weight`) or a
             fixed number in [0, 1].
         source_views: Whether the source looks at the views too (paper), or at the image alone, the views being the
-            teacher's (ours): half of all passes, and better on a WRN-28-10. A source without any weight (``alpha=0``)
-            never looks at them.
+            teacher's (ours), which saves half of all passes and is better on a WRN-28-10. A source without any weight
+            (``alpha=0``) never looks at them.
         scope: One alpha for the ``"batch"``, or one for each ``"sample"`` in prediction and target (the divergences
             take the mean).
         tau: Temperature of the entropies in alpha; not in the paper.
@@ -200,7 +200,7 @@ _BY_DATASET: dict[tuple[str, str], dict[str, Any]] = {
 class VCoTTA(Adapter):
     r"""Variational continual test-time adaptation.
 
-    The student q minimises, on every batch (paper, Eq. update_stu),
+    In the paper the student q minimises, on every batch (Eq. update_stu),
 
     .. math:: \mathrm{CE}(\bar p' \to q) + [\alpha\,\mathrm{KL}(q\|q_0) + (1-\alpha)\,\mathrm{KL}(q\|\bar q)] / \lambda
 
@@ -208,8 +208,9 @@ class VCoTTA(Adapter):
     :math:`\bar p'` its prediction on the views it is surest of. The prediction returned is the mixture
     :math:`\alpha p_0 + (1-\alpha)\bar p` of probabilities at the means, from before the update (Eq. inference).
 
-    Differs from the authors' code where `VCoTTAConfig` says so; ``preset("authors")`` follows it. Source, teacher and
-    every prediction use the means; only the student's training pass samples.
+    That is ``preset("paper")``. ``preset("authors")`` follows the authors' code, which differs where `VCoTTAConfig`
+    says so, and so does the default, ``preset("best")``. Source, teacher and every prediction use the means; at most
+    the student's training pass samples.
 
     Example:
         >>> from vcotta.bayes import to_variational
