@@ -23,7 +23,8 @@ On the CPU three ways are compared, with one thread and a small network: plain, 
 channels_last. The seconds are those of 1 000 images; the ceiling is a float32 product, 1024 x 1024: bf16 may pass it.
 
 With ``--warmup`` the variational warm-up follows: seconds a step at batch 256 and those of an epoch of 50 000 images
-that they imply, by CUDA events between one report of `vcotta.bayes.warm_up` and the next.
+that they imply, in an epoch after the first (which also checks its data), by CUDA events between one report of
+`vcotta.bayes.warm_up` and the next.
 """
 
 from __future__ import annotations
@@ -172,14 +173,14 @@ def measure_warm_up(way: Way, work: Work, batch: int, steps: int) -> dict[str, A
         (torch.rand(batch, 3, size, size, device=device), torch.randint(classes, (batch,), device=device))
         for _ in range(ROTATED)
     ]
-    # A step is reported at the end of the next one, and the last one right after the one before: n - 2 whole intervals.
-    count = way.warm + steps + 2
-    loader = [data[index % ROTATED] for index in range(count)]
+    # The first epoch looks at its data as well, which the host waits for; the others, timed here, do not. A step is
+    # reported at the end of the next one, and the last one right after the one before, so the last interval is none.
+    loader = [data[index % ROTATED] for index in range(max(way.warm, steps) + 2)]
 
     with tf32(way.tf32):
-        config = WarmUpConfig(epochs=1, statistics_images=2)
+        config = WarmUpConfig(epochs=2, statistics_images=2)
         warm_up(work.network, loader, config, runtime=way.runtime, progress=lambda *_: clock.stamp())
-    times = clock.intervals()[way.warm : -1]
+    times = clock.intervals()[-steps - 1 : -1]
     seconds = median(times)
     rate = 6 * batch * work.flops_an_image / seconds
     return {
