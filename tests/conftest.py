@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -41,6 +42,14 @@ def _norm(kind: str, width: int) -> nn.Module:
         "group": nn.GroupNorm(2, width),
         "none": nn.Identity(),
     }[kind]
+
+
+@pytest.fixture
+def usual_ctrl_c() -> Iterator[None]:
+    """Ctrl-C as a terminal has it; a shell starts what runs in its background with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -268,6 +268,7 @@ def test_a_stopped_run_goes_on_with_resume_and_a_finished_one_is_left_alone(
     assert "seed is 0 there and 1 here" in err
 
 
+@pytest.mark.usefixtures("usual_ctrl_c")
 def test_a_run_stopped_by_ctrl_c_goes_on_after_its_last_batch(command, untrained, tmp_path, monkeypatch) -> None:
     options = ("run", "--method", "tent", "--limit", "20", "--batch-size", "10", "--corruptions", "fog,contrast")
     taken = tent.TENT.predict_and_adapt

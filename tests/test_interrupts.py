@@ -5,6 +5,8 @@ import pytest
 
 from vcotta.interrupts import interrupt_held_back
 
+pytestmark = pytest.mark.usefixtures("usual_ctrl_c")
+
 
 def press() -> None:
     signal.raise_signal(signal.SIGINT)
