@@ -74,8 +74,8 @@ def run_stream(
             warning, and one that is finished is returned as it is.
         checkpoint_every: Save a checkpoint in ``out`` every so many batches, until the run is finished; None for never.
             One that cannot be saved, on a full disk say, is told once in a warning, and the run goes on; records that
-            find no room wait in memory. Ctrl-C then waits for the end of the batch and saves one more; pressed again it
-            does not wait.
+            find no room wait in memory. In a single process Ctrl-C then waits for the end of the batch and saves one
+            more; pressed again it does not wait.
         checkpoint_seconds: Save none earlier than so many seconds after the latest one.
 
     Returns:
