@@ -92,7 +92,8 @@ class AdaContrast(Adapter):
     batch is seen once, strong views are not cropped, neighbours start empty and the step size is constant. Differs from
     both published codes in that a key leaves the queue together with its label, where theirs give the leaving keys the
     newcomers' labels for one step; in that the teacher averages after a step instead of before the next, the same
-    sequence; and in that exactly ``queue`` neighbours are kept, where theirs may be up to one batch more.
+    sequence; in that it looks at w before k, which only the order of its running statistics tells, and they matter to a
+    single image alone; and in that exactly ``queue`` neighbours are kept, where theirs may be up to one batch more.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -136,10 +137,10 @@ class AdaContrast(Adapter):
         with _moving_statistics(student), _moving_statistics(teacher):
             with torch.no_grad():
                 features, weak_logits = self.features_and_logits(student, weak)
-                # Many small operations, made ready while a GPU is still busy with the pass.
-                query, key = strong_view(images, flip=config.flip), strong_view(images, flip=config.flip)
-                keys, _ = self.features_and_logits(teacher, key)
                 neighbours, neighbour_logits = self.features_and_logits(teacher, weak)
+                # Many small operations, once for both views and while a GPU is still busy with the two passes.
+                query, key = strong_view(torch.cat([images, images]), flip=config.flip).chunk(2)
+                keys, _ = self.features_and_logits(teacher, key)
             query_features, query_logits = self.features_and_logits(student, query)
         labels, keys = self._labels(features, weak_logits), F.normalize(keys, dim=-1)
         loss = F.cross_entropy(query_logits, labels) + config.diversity * diversity_loss(query_logits)

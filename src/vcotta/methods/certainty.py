@@ -6,9 +6,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-
-from vcotta.methods.losses import entropy
 
 __all__ = ["PriorCorrection", "certainty_and_diversity", "correct_prior", "soft_likelihood_ratio"]
 
@@ -38,18 +35,14 @@ def certainty_and_diversity(log_probs: Tensor, average: Tensor, temperature: flo
         >>> certainty_and_diversity(torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log(), torch.tensor([0.5, 0.5]), 1 / 3)
         tensor([ 0.0000, 20.0855])
     """
-    diversity, diverse = _scaled(1 - F.cosine_similarity(average.unsqueeze(0), log_probs.exp(), dim=-1))
-    certainty, certain = _scaled(-entropy(log_probs))
-    weights = torch.exp(diversity * certainty / temperature)
-    dropped = (diversity < diversity.mean()) | (diverse <= _ROUNDING) | (certain <= _ROUNDING)
-    return torch.where(dropped, 0.0, weights)
-
-
-def _scaled(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The values moved and scaled to [0, 1], and the span they had."""
-    lowest, highest = values.aminmax()
+    probs = log_probs.exp()
+    cosine = probs @ average / (probs.norm(dim=-1) * average.norm())
+    values = torch.stack([1 - cosine, (probs * log_probs).sum(-1)])
+    lowest, highest = values.aminmax(dim=-1, keepdim=True)
     span = highest - lowest
-    return (values - lowest) / span.clamp_min(_ROUNDING), span
+    diversity, certainty = (values - lowest) / span.clamp_min(_ROUNDING)
+    weights = torch.exp(diversity * certainty / temperature)
+    return torch.where((diversity < diversity.mean()) | (span <= _ROUNDING).any(), 0.0, weights)
 
 
 def soft_likelihood_ratio(log_probs: Tensor, clip: float = 0.99, eps: float = 1e-5) -> Tensor:

@@ -28,4 +28,4 @@ def symmetric_cross_entropy(log_target: Tensor, log_probs: Tensor) -> Tensor:
 
     The VCoTTA paper prints the sum without the halves; its authors' code, and CoTTA's for ImageNet, halves.
     """
-    return 0.5 * cross_entropy(log_target, log_probs) + 0.5 * cross_entropy(log_probs, log_target)
+    return -0.5 * (log_target.exp() * log_probs + log_probs.exp() * log_target).sum(-1)

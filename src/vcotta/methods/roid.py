@@ -115,10 +115,12 @@ class ROID(Adapter):
         view = random_view(images, flip=self.config.flip, kind="roid")
         kept = weights.nonzero().squeeze(-1)  # the host waits here; what it can do before, it has done
         self.note(kept=len(kept) / len(images))
-        usable = mean.isfinite().all()
         if len(kept):
-            losses = self._losses(self.runtime.place_images(view[kept]), log_probs[kept])
-            usable = self.minimise((weights[kept] * losses).sum() / len(images))
+            seen = self.runtime.place_images(view.index_select(0, kept))
+            losses = self._losses(seen, log_probs.index_select(0, kept))
+            usable = self.minimise((weights.index_select(0, kept) * losses).sum() / len(images))
+        else:
+            usable = mean.isfinite().all()
         momentum = self.config.probability_momentum
         self.memory["average_prediction"] = torch.where(usable, momentum * average + (1 - momentum) * mean, average)
         self._ensemble(usable)
