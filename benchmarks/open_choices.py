@@ -74,7 +74,7 @@ CHOICES = (
     Choice("rmt", "warm-up on the source", each("warm_up_images", 50_000, 0)),
     Choice("rmt", "replay of source images", each("replay", 0.0, 1.0)),
     Choice("rmt", "how many images to replay from", each("replay_images", 2000, 10_000), {"replay": 1.0}),
-    Choice("tca", "features that are compared", each("unit", False, True), FEW),
+    Choice("tca", "features that are compared", each("unit", True, False), FEW),
     Choice("tca", "intra-class term", each("intra", "compact", "distance", "spread"), FEW),
     Choice("tca", "share of the batch in a centre", each("centre_share", 1.0, 0.5, 0.1), FEW),
     Choice("tca", "whose classes centres follow", each("labels", "student", "teacher"), FEW),

@@ -7,7 +7,10 @@ import torch
 
 import vcotta
 from vcotta import Runtime, build_adapter, runtime, to_variational
+from vcotta.data import batches
+from vcotta.data.digits import digits_network, load_digits
 from vcotta.models import build_network
+from vcotta.training import TrainConfig, train
 
 
 @pytest.fixture
@@ -134,3 +137,16 @@ def test_every_method_runs_in_fp64(name, tiny, images) -> None:
     adapter = vcotta.build_adapter(name, model, source=source, runtime=Runtime(precision="fp64"))
     for seed in range(2):
         assert adapter(images(seed=seed)).dtype == torch.float64
+
+
+@pytest.mark.parametrize("augmix", [False, True])
+def test_compiled_training_keeps_to_the_plain_one_and_lets_a_short_last_batch_be(augmix, traced) -> None:
+    data = load_digits()[0]
+    config = TrainConfig(epochs=2, lr=0.01, shift=2, augmix=augmix)
+    plain, fast = (
+        train(digits_network(0), batches(data.images[:70], data.labels[:70], 50), config, runtime=how)
+        for how in (Runtime(), Runtime(compile=True))
+    )
+    assert traced == [150 if augmix else 50] * 2
+    for name, expected in plain.state_dict().items():
+        assert torch.allclose(fast.state_dict()[name], expected, atol=1e-4), name

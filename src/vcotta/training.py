@@ -123,7 +123,7 @@ def train(
     rng = OwnRng(config.seed, runtime.device)
     parts = {"model": model, "optimiser": optimiser, "schedule": schedule, "rng": rng, "loader": loader}
     done = 0 if checkpoint is None else _resume(Path(checkpoint), parts, config)
-    saved = time.monotonic()
+    saved, full = time.monotonic(), 0
     model.train()
     for epoch in range(done, config.epochs):
         total, count = torch.zeros((), device=runtime.device), 0
@@ -132,7 +132,9 @@ def train(
                 if len(images) == 1:
                     continue  # one image has no batch statistics
                 images, labels = runtime.place_images(images), labels.to(runtime.device)
-                loss = _loss(model, images, labels, config, runtime)
+                full = full or len(images)
+                compiled = bool(runtime.compile) and len(images) == full  # a short last one is not worth it
+                loss = _loss(model, images, labels, config, runtime, compiled)
                 optimiser.zero_grad()
                 torch.autograd.backward(loss)
                 optimiser.step()
@@ -169,17 +171,17 @@ def _resume(path: Path, parts: dict[str, Any], config: TrainConfig) -> int:
     return int(state["epochs"])
 
 
-def _loss(model: nn.Module, images: Tensor, labels: Tensor, config: TrainConfig, runtime: Runtime) -> Tensor:
+def _loss(
+    model: nn.Module, images: Tensor, labels: Tensor, config: TrainConfig, runtime: Runtime, compiled: bool
+) -> Tensor:
     images = shifted(images, config.shift)
     if config.flip:
         images = mirrored(images)
     if not config.augmix:
-        with runtime.autocast():
-            logits = model(images)
-        return F.cross_entropy(logits.float(), labels)
-    with runtime.autocast():
-        logits = model(torch.cat([images, augmix(images), augmix(images)]))
-    plain, one, two = (part.log_softmax(1) for part in logits.float().chunk(3))
+        return F.cross_entropy(runtime.forward(model, images, compiled=compiled), labels)
+    mixtures = augmix(torch.cat([images, images]))  # both at once: many small operations, which a GPU waits for
+    logits = runtime.forward(model, torch.cat([images, mixtures]), compiled=compiled)
+    plain, one, two = (part.log_softmax(1) for part in logits.chunk(3))
     middle = ((plain.exp() + one.exp() + two.exp()) / 3).clamp_min(1e-7).log()
     divergence = torch.stack([(part.exp() * (part - middle)).sum(1).mean() for part in (plain, one, two)]).mean()
     return F.nll_loss(plain, labels) + config.jsd * divergence
