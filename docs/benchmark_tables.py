@@ -7,6 +7,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from vcotta.corruptions import STANDARD
+from vcotta.experiments.paper_rows import BY_CORRUPTION, MEANS
+
 RESULTS = Path(__file__).parent / "results"
 PUBLISHED = {
     # Mean error in per cent, continual, severity 5: the papers' own and the test-time-adaptation benchmark's numbers.
@@ -58,8 +61,14 @@ PUBLISHED = {
 
 
 def benchmark_text(name: str) -> str:
-    """Table of one benchmark: ours beside the published error, from one run for each method that has been run."""
-    published = {m: text for m, text in PUBLISHED[name].items() if (RESULTS / name / m / "summary.json").exists()}
+    """Table of one benchmark: ours beside the published error, from one run for each method that has been run.
+
+    A folder METHOD-FORM holds a form of the method that has no published error; a benchmark NAME-IMAGES has fewer
+    images than those that the published errors are of.
+    """
+    order = {method: (place, text) for place, (method, text) in enumerate(PUBLISHED[name.split("-")[0]].items())}
+    ran = sorted((p.parent.name for p in (RESULTS / name).glob("*/summary.json")), key=lambda m: order[m.split("-")[0]])
+    published = {method: order[method][1] if method in order else "-" for method in ran}
     lines = [
         "| Method | Error % | published | NLL | Brier | ECE | s a corruption | peak GiB | forwards, backwards |",
         "|:--" + "|--:" * 8 + "|",
@@ -130,6 +139,31 @@ def scaled_text(name: str) -> str:
     return "\n".join([*lines, "", f"{told}; {rows[0]['hardware']} (`benchmarks/starts.py`)."])
 
 
+def obao_starts_text() -> str:
+    """OBAO on each of the fifteen corruptions, by the size of the weights it starts from, beside its published row."""
+    rows = json.loads((RESULTS / "obao-starts.json").read_text())
+    lines = [f"| | {' | '.join(n.replace('_', ' ') for n in STANDARD)} | mean |", "|:--" + "|--:" * 16 + "|"]
+    for row in rows:
+        scale = row["start"]["scale"]
+        cells = " | ".join(f"{error:.1f}" for error in (*row["errors"], row["error"]))
+        lines.append(f"| {'as it is' if scale == 1 else f'times {scale:g}'} | {cells} |")
+    published = (*BY_CORRUPTION["main"]["cifar10"]["obao"], MEANS["main"]["cifar10"]["obao"])
+    lines.append(f"| as published, 10000 images each | {' | '.join(map(str, published))} |")
+    return "\n".join([*lines, "", f"{rows[0]['images']} images each; {rows[0]['hardware']} (`benchmarks/starts.py`)."])
+
+
+def tca_forms_text() -> str:
+    """TCA with directions and with features, on held-out corruptions, as a sentence."""
+    unit, raw = sorted(json.loads((RESULTS / "tca-forms.json").read_text()), key=lambda row: not row["options"]["unit"])
+    return (
+        f"On the WRN-28-10 and the four extra corruptions at severities 3 to 5, {unit['images']} images each and "
+        f"{unit['options']['views']} views, TCA has {unit['error']:.2f} % (NLL {unit['nll']:.3f}) by directions and "
+        f"{raw['error']:.2f} % ({raw['nll']:.3f}) by features as they are. On the first of the twelve the features are "
+        f"ahead ({raw['errors'][0]:.1f} against {unit['errors'][0]:.1f} %), on the last the directions "
+        f"({unit['errors'][-1]:.1f} against {raw['errors'][-1]:.1f} %)."
+    )
+
+
 def offtheshelf_text() -> str:
     """Table of networks that others trained, on clean test images."""
     rows = json.loads((RESULTS / "offtheshelf.json").read_text())
@@ -169,10 +203,12 @@ def passes_text() -> str:
 
 
 BENCHMARK_TABLES: dict[str, Callable[[], str]] = {
-    **{name: functools.partial(benchmark_text, name) for name in PUBLISHED},
+    **{name: functools.partial(benchmark_text, name) for name in (*PUBLISHED, "cifar100c-2000")},
     "tent-again": tent_again_text,
     "scaled": functools.partial(scaled_text, "scaled-starts"),
     "scaled-wrn": functools.partial(scaled_text, "scaled-starts-wrn"),
+    "obao-starts": obao_starts_text,
+    "tca-forms": tca_forms_text,
     "offtheshelf": offtheshelf_text,
     "times": times_text,
     "passes": passes_text,

@@ -34,7 +34,7 @@ def headline_text(dataset: str = "cifar10") -> str:
             f"| {method} | {preset or ''} | {mean['error']:.2f} | {_spread(errors)} | {mean['nll']:.3f} "
             f"| {mean['brier']:.3f} | {mean['ece']:.3f} | {seconds:.2f} | {max(row['peak_gib'] for row in same):.2f} |"
         )
-    return "\n".join([*lines, "", _setting(f"{dataset}c-headline")])
+    return "\n".join([*lines, "", *_settings(f"{dataset}c-headline")])
 
 
 def by_corruption_text(dataset: str = "cifar10") -> str:
@@ -67,16 +67,18 @@ def carried_text() -> str:
             same = [row for row in rows if row["network"] == network and row["name"] == name]
             cells.append(", ".join(f"{statistics.mean(row[key] for row in same):.{digits}f}" for key, digits in SCORES))
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", _setting("cifar10c-carried", network=False)])
+    return "\n".join([*lines, "", " ".join(_settings("cifar10c-carried"))])
 
 
-def _setting(name: str, network: bool = True) -> str:
-    """What the runs of a part have in common, as a sentence."""
-    manifest = next(iter(json.loads((RESULTS / f"{name}-manifests.json").read_text()).values()))
-    stream = manifest["stream"]
-    what = f"15 x {stream['images_per_domain']} images, severity 5, batches of {stream['batch_size']}"
-    where = f"{manifest['hardware']}, torch {manifest['versions']['torch']}, {manifest['runtime']['precision']}"
-    return f"{manifest['network'] + ', ' if network else ''}{what}; {where}."
+def _settings(name: str) -> list[str]:
+    """What the runs of a part have in common, a sentence for each network."""
+    found = {}
+    for manifest in json.loads((RESULTS / f"{name}-manifests.json").read_text()).values():
+        stream = manifest["stream"]
+        what = f"15 x {stream['images_per_domain']} images, severity 5, batches of {stream['batch_size']}"
+        where = f"{manifest['hardware']}, torch {manifest['versions']['torch']}, {manifest['runtime']['precision']}"
+        found.setdefault(manifest["network"], f"{manifest['network']}, {what}; {where}.")
+    return list(found.values())
 
 
 def warmups_text() -> str:
@@ -112,6 +114,22 @@ def trials_text(place: int) -> str:
         cells = " | ".join(f"{row[key][0]:.2f} / {row[key][1]:.3f}" if key in row else "-" for key in columns)
         lines.append(f"| {options} | {cells} |")
     return "\n".join([*lines, "", f"{found['images']} images a corruption and severity, {found['views']} views."])
+
+
+def tuned_cifar100_text() -> str:
+    """Table of what `vcotta tune` found on CIFAR-100's held-out corruptions."""
+    lines = ["| Method | Options | Severities | Error % | NLL |", "|:--|:--|:--|--:|--:|"]
+    for path in sorted(
+        (RESULTS / "tune" / "cifar100").glob("*.json"), key=lambda path: ("-severity" in path.stem, path.stem)
+    ):
+        found, method = json.loads(path.read_text()), path.stem.split("-severity")[0]
+        severities = ", ".join(map(str, found["severities"]))
+        for trial in found["trials"]:
+            options = ", ".join(f"`{name}={value}`" for name, value in trial["options"].items())
+            lines.append(f"| {method} | {options} | {severities} | {trial['error']:.2f} | {trial['nll']:.3f} |")
+    return "\n".join(
+        [*lines, "", "1000 images of each corruption and severity, one seed (`vcotta tune --limit 1000`)."]
+    )
 
 
 def step_times_text() -> str:
@@ -222,4 +240,5 @@ HEADLINE: dict[str, Callable[[], str]] = {
     "warmups": warmups_text,
     **{f"trials-{place}": functools.partial(trials_text, place) for place in range(6)},
     "step-times": step_times_text,
+    "tuned-cifar100": tuned_cifar100_text,
 }

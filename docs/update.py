@@ -128,12 +128,16 @@ def corruptions_text() -> str:
 
 
 def take(name: str, folders: list[str]) -> None:
-    """Keep manifest and summary of finished runs, without the folders of the machine they were made on."""
+    """Keep manifest and summary of finished runs, without the folders of the machine they were made on.
+
+    A run in a folder METHOD-FORM is kept by that name, beside the method's usual one.
+    """
     for folder in map(Path, folders):
         manifest = json.loads((folder / "manifest.json").read_text())
         manifest["command"] = [Path(word).name if "/" in word else word for word in manifest["command"]]
         manifest.pop("platform")
-        kept = RESULTS / name / manifest["method"]
+        method = manifest["method"]
+        kept = RESULTS / name / (folder.name if folder.name.startswith(f"{method}-") else method)
         kept.mkdir(parents=True, exist_ok=True)
         (kept / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
         shutil.copy(folder / "summary.json", kept / "summary.json")
