@@ -122,8 +122,8 @@ class VCoTTAConfig:
             name: ``"paper"`` is the method as the paper describes it, with its values for the data set (the five
                 epochs of its warm-up are the default of `WarmUpConfig`, not a setting of this class); ``"authors"``
                 what their code does; ``"best"`` what won on the four held-out corruptions of CIFAR-10, the same
-                for every data set, but for a teacher that learns more quickly on the short streams of digits. CIFAR-100
-                and ImageNet have not been measured yet.
+                for every data set, but for a teacher that learns more quickly on the short streams of digits. On
+                CIFAR-100 it holds as it is; ImageNet has not been measured yet.
             dataset: ``"cifar10"``, ``"cifar100"``, ``"imagenet"`` or ``"digits"``.
             options: Fields that differ from the preset.
 
