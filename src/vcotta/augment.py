@@ -124,7 +124,10 @@ def _solarise(images: Tensor) -> Tensor:
 
 
 def _moved(images: Tensor, sizes: list[int]) -> Tensor:
-    """Rotation, shear along x and y, shift along x and y, in turn for the given numbers of images; black beyond."""
+    """Rotation about the centre, shear along x and y about the upper left corner, shift along x and y; black beyond.
+
+    They take turns, for the given numbers of images.
+    """
     count, device = len(images), images.device
     if not count:
         return images
@@ -141,8 +144,8 @@ def _moved(images: Tensor, sizes: list[int]) -> Tensor:
     cosine, sine, aspect = torch.cos(angle), torch.sin(angle), height / width
     theta = torch.stack(
         [
-            torch.stack([cosine, sine * aspect + shear_x * aspect, 2 * shift_x / width], 1),
-            torch.stack([-sine / aspect + shear_y / aspect, cosine, 2 * shift_y / height], 1),
+            torch.stack([cosine, (sine + shear_x) * aspect, 2 * shift_x / width + shear_x * aspect], 1),
+            torch.stack([(shear_y - sine) / aspect, cosine, 2 * shift_y / height + shear_y / aspect], 1),
         ],
         1,
     )
