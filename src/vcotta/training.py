@@ -94,8 +94,8 @@ def train(
 ) -> Model:
     """Train ``model`` in place on labelled images by cross-entropy and return it in eval mode.
 
-    The result depends on the model, the loader's order and ``config.seed`` only; the global random state is left as
-    it was found. The host waits for a GPU once an epoch.
+    The result depends on the model, the loader's order, ``config.seed`` and, in its rounding, the runtime; the global
+    random state is left as it was found. The host waits for a GPU once an epoch.
 
     Args:
         model: Network from images in [0, 1] to logits.

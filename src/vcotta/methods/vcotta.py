@@ -123,7 +123,7 @@ class VCoTTAConfig:
                 epochs of its warm-up are the default of `WarmUpConfig`, not a setting of this class); ``"authors"``
                 what their code does; ``"best"`` what won on the four held-out corruptions of CIFAR-10, the same
                 for every data set, but for a teacher that learns more quickly on the short streams of digits. On
-                CIFAR-100 it holds as it is; ImageNet has not been measured yet.
+                CIFAR-100 it was run as it is; ImageNet has not been measured yet.
             dataset: ``"cifar10"``, ``"cifar100"``, ``"imagenet"`` or ``"digits"``.
             options: Fields that differ from the preset.
 
