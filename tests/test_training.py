@@ -5,7 +5,8 @@ from torch import nn
 from vcotta import training
 from vcotta.data import batches, to_tensor
 from vcotta.data.digits import DIGITS_BATCH, DIGITS_TRAINING, digits_network, load_digits
-from vcotta.training import TrainConfig, _cycle, train
+from vcotta.runtime import Runtime
+from vcotta.training import TrainConfig, _augmented, _cycle, train
 
 
 def small_loader(seed=0):
@@ -123,6 +124,24 @@ def test_augmix_training_learns():
     config = TrainConfig(epochs=6, augmix=True, lr=0.05)
     train(digits_network(0), small_loader(), config, progress=lambda done, of, loss: losses.append(loss))
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 4, 4, 3), (4, 4), (4, 1, 4)])
+def test_batches_that_augmix_mixes_together_keep_their_images_labels_and_order(sizes, monkeypatch):
+    monkeypatch.setattr(training, "_TOGETHER", 2)
+    images = torch.rand(sum(sizes), 3, 8, 8)
+    given = list(zip(images.split(sizes), torch.arange(sum(sizes)).split(sizes), strict=True))
+    seen = list(_augmented(given, TrainConfig(epochs=1, augmix=True), Runtime()))
+    whole = [batch for batch in given if len(batch[1]) > 1]
+    assert len(seen) == len(whole)
+    for (forms, labels), (plain, known) in zip(seen, whole, strict=True):
+        assert torch.equal(labels, known)
+        own, *mixtures = forms.chunk(3)
+        assert torch.equal(own, plain)
+        for mixture in mixtures:
+            nearest = torch.cdist(mixture.flatten(1), images.flatten(1)).argmin(1)
+            assert not torch.equal(mixture, plain)
+            assert (nearest == known).float().mean() > 0.5
 
 
 @pytest.mark.parametrize("options", [{"epochs": 0}, {"lr": 0.0}, {"rise": 1.0}, {"shift": -1}, {"jsd": -1.0}])

@@ -25,6 +25,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 _KIND = "vcotta-training-1"
 _PAUSE = 30.0  # seconds of training, at least, that an interruption may cost: saving a large network takes time too
+_TOGETHER = 8  # batches that AugMix mixes at once: its thousand small operations keep a GPU waiting for the host
 
 
 class Loader(Protocol):
@@ -128,13 +129,10 @@ def train(
     for epoch in range(done, config.epochs):
         total, count = torch.zeros((), device=runtime.device), 0
         with rng.scope(), torch.enable_grad():
-            for images, labels in loader:
-                if len(images) == 1:
-                    continue  # one image has no batch statistics
-                images, labels = runtime.place_images(images), labels.to(runtime.device)
+            for images, labels in _augmented(loader, config, runtime):
                 full = full or len(images)
                 compiled = bool(runtime.compile) and len(images) == full  # a short last one is not worth it
-                loss = _loss(model, images, labels, config, runtime, compiled)
+                loss = _loss(runtime.forward(model, images, compiled=compiled), labels, config)
                 optimiser.zero_grad()
                 torch.autograd.backward(loss)
                 optimiser.step()
@@ -171,16 +169,34 @@ def _resume(path: Path, parts: dict[str, Any], config: TrainConfig) -> int:
     return int(state["epochs"])
 
 
-def _loss(
-    model: nn.Module, images: Tensor, labels: Tensor, config: TrainConfig, runtime: Runtime, compiled: bool
-) -> Tensor:
-    images = shifted(images, config.shift)
+def _augmented(loader: Loader, config: TrainConfig, runtime: Runtime) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches as the network sees them; with AugMix the plain images first, then two mixtures of them all."""
+    waiting: list[tuple[Tensor, Tensor]] = []
+    for images, labels in loader:
+        if len(images) > 1:  # one image has no batch statistics
+            waiting.append((runtime.place_images(images), labels.to(runtime.device)))
+        if len(waiting) == (_TOGETHER if config.augmix else 1):
+            yield from _augment(waiting, config)
+            waiting = []
+    if waiting:
+        yield from _augment(waiting, config)
+
+
+def _augment(batches: list[tuple[Tensor, Tensor]], config: TrainConfig) -> Iterator[tuple[Tensor, Tensor]]:
+    """Augment some batches at once."""
+    sizes = [len(labels) for _, labels in batches]
+    images = shifted(torch.cat([images for images, _ in batches]), config.shift)
     if config.flip:
         images = mirrored(images)
+    forms = [images, *augmix(torch.cat([images, images])).chunk(2)] if config.augmix else [images]
+    parts = zip(*(form.split(sizes) for form in forms), strict=True)
+    for seen, (_, labels) in zip(parts, batches, strict=True):
+        yield torch.cat(seen), labels
+
+
+def _loss(logits: Tensor, labels: Tensor, config: TrainConfig) -> Tensor:
     if not config.augmix:
-        return F.cross_entropy(runtime.forward(model, images, compiled=compiled), labels)
-    mixtures = augmix(torch.cat([images, images]))  # both at once: many small operations, which a GPU waits for
-    logits = runtime.forward(model, torch.cat([images, mixtures]), compiled=compiled)
+        return F.cross_entropy(logits, labels)
     plain, one, two = (part.log_softmax(1) for part in logits.chunk(3))
     middle = ((plain.exp() + one.exp() + two.exp()) / 3).clamp_min(1e-7).log()
     divergence = torch.stack([(part.exp() * (part - middle)).sum(1).mean() for part in (plain, one, two)]).mean()
