@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from vcotta.data.digits import digits_network
 from vcotta.experiments import setup, tuning
+from vcotta.models import load_weights
 
 NO_FOLDER = "afile to be a folder, but it is a file"
 NO_FILE = "dir to be a file, but it is a folder"
@@ -93,6 +95,17 @@ def test_training_names_the_network_it_trained_and_says_when_it_begins(command, 
     assert code == 0
     assert out.startswith("Wrote wrn-10-1 to w.safetensors")
     assert err == "Training begins\n"
+
+
+def test_training_takes_the_settings_it_is_given_and_writes_them_into_the_file(command, monkeypatch) -> None:
+    seen = []
+    monkeypatch.setattr(setup, "train", lambda model, _, config, **__: seen.append(config) or model.eval())
+    given = ("--epochs", "3", "--weight-decay", "1e-4", "--seed", "7")
+    assert command("train", *given, "--out", "w.safetensors")[0] == 0
+    (config,) = seen
+    assert (config.epochs, config.weight_decay, config.seed) == (3, 1e-4, 7)
+    told = load_weights(digits_network(), "w.safetensors").metadata
+    assert told["training"] == dataclasses.asdict(config)
 
 
 def test_a_file_of_another_kind_is_told_with_what_to_do_here_and_in_python(command, monkeypatch) -> None:

@@ -144,7 +144,9 @@ def test_batches_that_augmix_mixes_together_keep_their_images_labels_and_order(s
             assert (nearest == known).float().mean() > 0.5
 
 
-@pytest.mark.parametrize("options", [{"epochs": 0}, {"lr": 0.0}, {"rise": 1.0}, {"shift": -1}, {"jsd": -1.0}])
+@pytest.mark.parametrize(
+    "options", [{"epochs": 0}, {"lr": 0.0}, {"rise": 1.0}, {"shift": -1}, {"jsd": -1.0}, {"weight_decay": -1e-4}]
+)
 def test_wrong_settings_are_named(options):
     with pytest.raises(ValueError, match=f"`{next(iter(options))}`"):
         TrainConfig(**{"epochs": 1, **options})

@@ -78,6 +78,8 @@ class TrainConfig:
             raise ValueError(f"Expected `lr` to be positive, but got {self.lr}.")
         if not 0 <= self.rise < 1:
             raise ValueError(f"Expected `rise` to be at least 0 and below 1, but got {self.rise}.")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"Expected `weight_decay` to be at least 0, but got {self.weight_decay}.")
         if self.shift < 0:
             raise ValueError(f"Expected `shift` to be at least 0 pixels, but got {self.shift}.")
         if not self.jsd >= 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ def train(
     model: Model = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default the data set's own.")] = None,
     augmix: Annotated[bool | None, typer.Option(help="Train on AugMix images; by default the data set's own.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="L2 penalty; by default the data set's own.")] = None,
     seed: Seed = 0,
     device: Device = None,
     precision: Precision = None,
@@ -28,7 +29,7 @@ def train(
 
     The state is kept beside the file as it goes: the same command goes on after an interruption.
     """
-    from dataclasses import replace
+    from dataclasses import asdict, replace
 
     from vcotta.check import check_network
     from vcotta.data import ImageData
@@ -42,11 +43,8 @@ def train(
     refuse_existing(out, overwrite)
     config = benchmark.training
     if config is not None:
-        config = replace(
-            config,
-            epochs=config.epochs if epochs is None else epochs,
-            augmix=config.augmix if augmix is None else augmix,
-        )
+        asked: dict[str, Any] = {"epochs": epochs, "augmix": augmix, "weight_decay": weight_decay}
+        config = replace(config, **{name: value for name, value in asked.items() if value is not None})
     checkpoint = out.with_name(out.name + ".training")
     with display() as task:
         trained = train_network(
@@ -54,8 +52,14 @@ def train(
         )
     test = benchmark.load()
     error = check_network(trained, test, limit=None).error if isinstance(test, ImageData) else None
-    name = model or benchmark.network
-    save_weights(trained, out, network=name, dataset=dataset, classes=len(test.class_names), seed=seed, error=error)
+    about: dict[str, Any] = {
+        "network": model or benchmark.network,
+        "dataset": dataset,
+        "classes": len(test.class_names),
+        "seed": seed,
+    }
+    training = None if config is None else asdict(replace(config, seed=seed))
+    save_weights(trained, out, **about, error=error, training=training)
     checkpoint.unlink(missing_ok=True)
     made = benchmark.network_facts(model)[0]
     typer.echo(f"Wrote {made} to {out}" + ("" if error is None else f"; its error on clean test images is {error:.2%}"))
