@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import vcotta
-from vcotta import Runtime, build_adapter, runtime, to_variational
+from vcotta import Runtime, build_adapter, runtime, to_variational, training
 from vcotta.data import batches
 from vcotta.data.digits import digits_network, load_digits
-from vcotta.models import build_network
+from vcotta.dense_groups import dense_groups
+from vcotta.models import ResNeXt, build_network
 from vcotta.training import TrainConfig, train
 
 
@@ -150,3 +152,24 @@ def test_compiled_training_keeps_to_the_plain_one_and_lets_a_short_last_batch_be
     assert traced == [150 if augmix else 50] * 2
     for name, expected in plain.state_dict().items():
         assert torch.allclose(fast.state_dict()[name], expected, atol=1e-4), name
+
+
+def test_compiled_training_computes_groups_densely_and_keeps_to_the_plain_one(traced, monkeypatch) -> None:
+    asked = []
+
+    def recorded(net):
+        asked.append(net)
+        return dense_groups(net)
+
+    monkeypatch.setattr(training, "dense_groups", recorded)
+    data = load_digits()[0]
+    plain, fast = (ResNeXt(depth=11, cardinality=2, base_width=4, classes=10) for _ in range(2))
+    fast.load_state_dict(plain.state_dict())
+    for net, compiled in ((plain, False), (fast, True)):
+        loader = batches(data.images[:40], data.labels[:40], 20)
+        train(net, loader, TrainConfig(epochs=1), runtime=Runtime(precision="fp64", compile=compiled))
+    assert asked == [fast]
+    assert len(traced) == 2
+    assert type(fast.stage_1[0].conv_conv) is nn.Conv2d
+    for name, expected in plain.state_dict().items():
+        torch.testing.assert_close(fast.state_dict()[name], expected, msg=name)

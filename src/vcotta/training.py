@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vcotta.augment import augmix, mirrored, shifted
+from vcotta.dense_groups import dense_groups
 from vcotta.rng import OwnRng
 from vcotta.runtime import Runtime
 from vcotta.state_files import read_state, write_state
@@ -130,7 +132,7 @@ def train(
     model.train()
     for epoch in range(done, config.epochs):
         total, count = torch.zeros((), device=runtime.device), 0
-        with rng.scope(), torch.enable_grad():
+        with rng.scope(), torch.enable_grad(), dense_groups(model) if runtime.compile else nullcontext():
             for images, labels in _augmented(loader, config, runtime):
                 full = full or len(images)
                 compiled = bool(runtime.compile) and len(images) == full  # a short last one is not worth it
