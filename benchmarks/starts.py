@@ -3,8 +3,10 @@
 What: the error of a method from a network whose weights carry relative noise too small to see in its predictions
 (``--noise``); from one whose convolutions are all multiplied by a number, and the statistics of its BatchNorm layers
 with them, which the normalisation takes out again (``--scale``; the weights' size is what Adam's steps are large or
-small against); and with Adam's arithmetic in another order (``--kernel``). Where the error moves, one run of the method
-says little, or its step size fits one network and not another.
+small against); from one whose BatchNorm layers have scales and shifts multiplied by a number, by which the layers after
+them are divided (``--norm-scale``, the same for methods that train nothing else); and with Adam's arithmetic in another
+order (``--kernel``). Where the error moves, one run of the method says little, or its step size fits one network and
+not another.
 How: one run for each combination, on the four extra corruptions at severities 3 to 5 or on the fifteen at severity 5
 (``--standard``). Rows are added to the file that is there.
 
@@ -12,6 +14,8 @@ How: one run for each combination, on the four extra corruptions at severities 3
         --out docs/results/tent-starts.json
     python benchmarks/starts.py --weights resnet20.pt --network resnet-20 --methods obao rmt --scale 1 0.04 \
         --limit 1000 --out docs/results/scaled-starts.json
+    python benchmarks/starts.py --weights resnet20.pt --network resnet-20 --methods tent roid --norm-scale 1 0.2 \
+        --limit 1000 --out docs/results/scaled-norms.json
 """
 
 from __future__ import annotations
@@ -48,6 +52,8 @@ class Start:
         noise: Standard deviation of the factor 1 + noise of every parameter.
         seed: Seed of the noise.
         scale: What all convolutions are multiplied by, in a network that normalises what comes out of them.
+        norm_scale: What scales and shifts of all BatchNorm layers are multiplied by, and all layers but the first
+            divided by, in a network whose other layers read what was normalised.
         kernel: Adam's implementation: one kernel for everything, one for each operation on all tensors, or one for each
             operation and tensor.
     """
@@ -55,6 +61,7 @@ class Start:
     noise: float = 0.0
     seed: int = 0
     scale: float = 1.0
+    norm_scale: float = 1.0
     kernel: str = "fused"
 
     @torch.no_grad()
@@ -73,6 +80,13 @@ class Start:
                 if layer.running_mean is not None:
                     layer.running_mean.mul_(self.scale)
                     layer.running_var.mul_(self.scale**2)
+        read = [layer for layer in model.modules() if isinstance(layer, (nn.Conv2d, nn.Linear))][1:]
+        for layer in model.modules() if self.norm_scale != 1 else ():
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.weight.mul_(self.norm_scale)
+                layer.bias.mul_(self.norm_scale)
+            elif layer in read:
+                layer.weight.div_(self.norm_scale)  # a bias stays: it is added to what is the same as before
         return model
 
 
@@ -134,6 +148,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--noise", type=float, nargs="+", default=[0.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the noise")
     parser.add_argument("--scale", type=float, nargs="+", default=[1.0])
+    parser.add_argument("--norm-scale", type=float, nargs="+", default=[1.0])
     parser.add_argument("--kernel", nargs="+", default=["fused"], choices=KERNELS)
     parser.add_argument("--standard", action="store_true", help="the fifteen corruptions at severity 5")
     parser.add_argument("--limit", type=int, help="images of each corruption and severity; by default all")
@@ -148,10 +163,10 @@ def main(given: Sequence[str] | None = None) -> None:
     stream = stream_for(benchmark, limit=asked.limit, device=asked.device, **where)
     weights = hashlib.sha256(asked.weights.read_bytes()).hexdigest()
     rows = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else []
-    for method, noise, seed, scale, kernel in itertools.product(
-        asked.methods, asked.noise, asked.seeds, asked.scale, asked.kernel
+    for method, *values in itertools.product(
+        asked.methods, asked.noise, asked.seeds, asked.scale, asked.norm_scale, asked.kernel
     ):
-        start = Start(noise, seed, scale, kernel)
+        start = Start(*values)
         model = benchmark.build(asked.network, asked.weights)
         row = measure(method, start, model, benchmark, stream, Runtime(asked.device), **options)
         rows.append(row | {"network": asked.network or benchmark.network, "weights_sha256": weights})

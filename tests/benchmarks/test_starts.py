@@ -33,6 +33,27 @@ def test_a_network_with_scaled_convolutions_computes_the_same(training, network,
     )
 
 
+@pytest.mark.parametrize("network", ["wrn-16-4", "resnet-20", "resnext-29-4x32d"])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_network_with_scaled_normalisation_computes_the_same(training, network, script, images) -> None:
+    model = build_network(network).train()
+    for seed in range(5):
+        model(images(16, seed=seed))
+    model.train(training).double()
+    for layer in model.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            nn.init.normal_(layer.bias, std=0.1)
+    scaled = script.Start(norm_scale=0.2).move(copy.deepcopy(model))
+    torch.testing.assert_close(scaled(images(8).double()), model(images(8).double()))
+    norms = [
+        (ours, theirs)
+        for ours, theirs in zip(scaled.modules(), model.modules(), strict=True)
+        if isinstance(ours, nn.BatchNorm2d)
+    ]
+    assert all(torch.allclose(ours.weight, 0.2 * theirs.weight) for ours, theirs in norms)
+    assert all(torch.allclose(ours.bias, 0.2 * theirs.bias) for ours, theirs in norms)
+
+
 @pytest.mark.parametrize("kernel", ["foreach", "single"])
 def test_on_the_cpu_another_kernel_changes_next_to_nothing(kernel, script, tiny, images) -> None:
     usual, other = build_adapter("tent", tiny()), build_adapter("tent", tiny())
@@ -60,7 +81,7 @@ def test_rows_are_added_one_for_each_combination(script, monkeypatch, tmp_path) 
     save_weights(digits_network(), tmp_path / "net.safetensors")
     common = ["--weights", str(tmp_path / "net.safetensors"), "--limit", "8", "--out", str(tmp_path / "rows.json")]
     script.main([*common, "--methods", "bn", "tent", "--scale", "1", "0.5"])
-    script.main([*common, "--methods", "tent", "--noise", "1e-4", "--set", "lr=0.5"])
+    script.main([*common, "--methods", "tent", "--noise", "1e-4", "--norm-scale", "2", "--set", "lr=0.5"])
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [(row["method"], row["start"]["scale"], row["start"]["noise"]) for row in rows] == [
         ("bn", 1.0, 0.0),
@@ -69,7 +90,7 @@ def test_rows_are_added_one_for_each_combination(script, monkeypatch, tmp_path) 
         ("tent", 0.5, 0.0),
         ("tent", 1.0, 1e-4),
     ]
-    assert rows[-1]["options"] == {"lr": 0.5}
+    assert (rows[-1]["options"], rows[-1]["start"]["norm_scale"]) == ({"lr": 0.5}, 2.0)
     assert len(rows[0]["errors"]) == len(rows[0]["corruptions"]) == 12
     assert rows[0]["nll"] == pytest.approx(rows[1]["nll"], rel=1e-3)
     assert rows[0]["nll"] != rows[2]["nll"]
