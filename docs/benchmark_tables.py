@@ -59,6 +59,9 @@ PUBLISHED = {
     },
 }
 
+# The layer that a public copy of RobustBench's `Standard`, cut off after 0.8 MB, holds four fifths of, and its size.
+PUBLISHED_LAYER = ("block1.layer.2.conv2", 0.0138)
+
 
 def benchmark_text(name: str) -> str:
     """Table of one benchmark: ours beside the published error, from one run for each method that has been run.
@@ -124,9 +127,57 @@ def _listed(errors: list[float]) -> str:
     return f"{', '.join(most)} and {last}"
 
 
-def scaled_text(name: str) -> str:
+def decay_again_text() -> str:
+    """What a second network of the lower weight decay gives, as a sentence."""
+    found = []
+    for method in ("bn", "tent", "obao"):
+        first, second = (
+            json.loads((RESULTS / folder / method / "summary.json").read_text())["mean"]["error"]
+            for folder in ("cifar10c-decay", "cifar10c-decay-again")
+        )
+        found.append(f"{method.upper()} has {100 * second:.1f} instead of {100 * first:.1f} %")
+    return f"A second network of the same recipe differs: on it {', '.join(found)}."
+
+
+def sizes_text() -> str:
+    """Table of how large the weights of our networks are, beside what is known of the published ones."""
+    rows = json.loads((RESULTS / "weight-sizes.json").read_text())
+    lines = [
+        "| Network | root mean square of a convolution | scales of a BatchNorm layer |",
+        "|:--|--:|--:|",
+    ]
+    for row in rows:
+        cells = [
+            f"{row[kind]['median']:.3f} ({row[kind]['smallest']:.3f} to {row[kind]['largest']:.3f})"
+            for kind in ("convolutions", "scales")
+        ]
+        lines.append(f"| {row['network']}, {row['called']} | {' | '.join(cells)} |")
+    layer, published = PUBLISHED_LAYER
+    (ours,) = (row for row in rows if layer in row["layers"])
+    told = (
+        f"Medians over the layers, with the smallest and the largest (`benchmarks/sizes.py`). The published WRN-28-10 "
+        f"is known in one convolution only, `{layer}`: {published}, where ours of the first row has "
+        f"{ours['layers'][layer]:.4f}."
+    )
+    return "\n".join([*lines, "", told])
+
+
+def train_step_text() -> str:
+    """Table of what a training step with AugMix costs."""
+    found = json.loads((RESULTS / "train-step.json").read_text())
+    setting = found["setting"]
+    lines = ["| | ms |", "|:--|--:|", *(f"| {row['what']} | {row['ms']:.1f} |" for row in found["rows"])]
+    told = (
+        f"{setting['network']}, three forms of {setting['batch_size']} images a step, compiled; {setting['hardware']}, "
+        f"torch {setting['torch']} (a forerunner of `benchmarks/train_step.py`, mean of {setting['steps']} steps)."
+    )
+    return "\n".join([*lines, "", told])
+
+
+def scaled_text(name: str, kind: str = "scale") -> str:
     """Table of methods from a network and from the same one with its weights multiplied."""
     rows = json.loads((RESULTS / f"{name}.json").read_text())
+    rows = [row | {"start": {"scale": row["start"][kind]}} for row in rows]
     scales = sorted({row["start"]["scale"] for row in rows}, key=lambda scale: (scale != 1, scale))
     heads = " | ".join("as it is" if scale == 1 else f"times {scale:g}" for scale in scales)
     lines = [f"| Method | {heads} |", "|:--" + "|--:" * len(scales) + "|"]
@@ -203,9 +254,13 @@ def passes_text() -> str:
 
 
 BENCHMARK_TABLES: dict[str, Callable[[], str]] = {
-    **{name: functools.partial(benchmark_text, name) for name in (*PUBLISHED, "cifar100c-2000")},
+    **{name: functools.partial(benchmark_text, name) for name in (*PUBLISHED, "cifar10c-decay", "cifar100c-2000")},
+    "decay-again": decay_again_text,
+    "sizes": sizes_text,
+    "train-step": train_step_text,
     "tent-again": tent_again_text,
     "scaled": functools.partial(scaled_text, "scaled-starts"),
+    "scaled-norms": functools.partial(scaled_text, "scaled-norms", "norm_scale"),
     "scaled-wrn": functools.partial(scaled_text, "scaled-starts-wrn"),
     "obao-starts": obao_starts_text,
     "tca-forms": tca_forms_text,

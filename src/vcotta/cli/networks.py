@@ -52,14 +52,9 @@ def train(
         )
     test = benchmark.load()
     error = check_network(trained, test, limit=None).error if isinstance(test, ImageData) else None
-    about: dict[str, Any] = {
-        "network": model or benchmark.network,
-        "dataset": dataset,
-        "classes": len(test.class_names),
-        "seed": seed,
-    }
+    name, classes = model or benchmark.network, len(test.class_names)
     training = None if config is None else asdict(replace(config, seed=seed))
-    save_weights(trained, out, **about, error=error, training=training)
+    save_weights(trained, out, network=name, dataset=dataset, classes=classes, error=error, training=training)
     checkpoint.unlink(missing_ok=True)
     made = benchmark.network_facts(model)[0]
     typer.echo(f"Wrote {made} to {out}" + ("" if error is None else f"; its error on clean test images is {error:.2%}"))
