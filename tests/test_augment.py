@@ -119,3 +119,7 @@ def test_augmix_keeps_range_shape_and_most_of_the_image() -> None:
 
 def test_augmix_works_on_a_batch_smaller_than_its_operations() -> None:
     assert augmix(torch.rand(2, 3, 8, 8)).isfinite().all()
+
+
+def test_augmix_keeps_the_precision_of_the_images() -> None:
+    assert augmix(torch.rand(9, 3, 8, 8, dtype=torch.float64)).dtype == torch.float64

@@ -68,7 +68,7 @@ def augmix(images: Tensor) -> Tensor:
             current = torch.where(place < depth, _dealt(current), current)
         mixed = mixed + weights[:, chain].view(-1, 1, 1, 1) * current
     share = torch.rand(count, 1, 1, 1, device=device)
-    return torch.lerp(images, mixed, share)
+    return torch.lerp(images, mixed, share.to(images.dtype))
 
 
 def _dealt(images: Tensor) -> Tensor:
