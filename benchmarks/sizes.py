@@ -1,6 +1,6 @@
 """How large a network's weights are: what the step of an optimiser such as Adam is large or small against.
 
-What: the root mean square of each convolution and the absolute median of the scales of each BatchNorm layer, of both
+What: the root mean square of each convolution and the median of the absolute scales of each BatchNorm layer, of both
 the median over the layers, the smallest and the largest; and both for single layers by name (``--layers``).
 How: read off the weights' file. A row is added to the file that is there.
 

@@ -13,8 +13,8 @@ steps after ``--warm`` untimed ones, by CUDA events on a GPU.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -48,6 +48,17 @@ def training_step(runtime: Runtime, network: str, batches: list[tuple[torch.Tens
     return step
 
 
+@contextmanager
+def kernels_tried(tried: bool) -> Iterator[None]:
+    """Let cuDNN choose its kernels by trying them, or not, while the block lasts."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = tried
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the rows of the table."""
     runtime = Runtime(asked.device)
@@ -62,17 +73,15 @@ def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
         return 1000 * median(step_times(work, asked.steps, asked.device))
 
     rows = []
-    before = torch.backends.cudnn.benchmark
     for what, dense, tried in (
         ("groups as they are", False, False),
         ("groups as they are, kernels tried", False, True),
         ("groups as dense convolutions", True, False),
     ):
         step = training_step(runtime, asked.network, list(_augmented(given, CONFIG, runtime)))
-        torch.backends.cudnn.benchmark = tried
-        rows.append({"what": what, "ms": timed(lambda k, step=step, dense=dense: step(k, dense))})
+        with kernels_tried(tried):
+            rows.append({"what": what, "ms": timed(lambda k, step=step, dense=dense: step(k, dense))})
         print(rows[-1], flush=True)
-    torch.backends.cudnn.benchmark = before
     for count in (1, _TOGETHER):
         ms = timed(lambda k, count=count: list(_augmented(given[:count], CONFIG, runtime)))
         rows.append({"what": f"AugMix of {count} batch{'es' * (count > 1)}", "ms": ms})
@@ -94,7 +103,7 @@ def main(given: Sequence[str] | None = None) -> None:
         "torch": str(torch.__version__),
         "network": asked.network,
         "batch_size": asked.batch_size,
-        "steps": asked.steps,
+        "timing": f"median of {asked.steps} steps",
     }
     rows = measure(asked)
     if asked.json:

@@ -66,8 +66,8 @@ PUBLISHED_LAYER = ("block1.layer.2.conv2", 0.0138)
 def benchmark_text(name: str) -> str:
     """Table of one benchmark: ours beside the published error, from one run for each method that has been run.
 
-    A folder METHOD-FORM holds a form of the method that has no published error; a benchmark NAME-IMAGES has fewer
-    images than those that the published errors are of.
+    A folder METHOD-FORM holds a form of the method that has no published error; a benchmark NAME-KIND has fewer
+    images than the published errors are of, or another network.
     """
     order = {method: (place, text) for place, (method, text) in enumerate(PUBLISHED[name.split("-")[0]].items())}
     ran = sorted((p.parent.name for p in (RESULTS / name).glob("*/summary.json")), key=lambda m: order[m.split("-")[0]])
@@ -153,7 +153,7 @@ def sizes_text() -> str:
         ]
         lines.append(f"| {row['network']}, {row['called']} | {' | '.join(cells)} |")
     layer, published = PUBLISHED_LAYER
-    (ours,) = (row for row in rows if layer in row["layers"])
+    ours = next(row for row in rows if layer in row["layers"])
     told = (
         f"Medians over the layers, with the smallest and the largest (`benchmarks/sizes.py`). The published WRN-28-10 "
         f"is known in one convolution only, `{layer}`: {published}, where ours of the first row has "
@@ -169,7 +169,7 @@ def train_step_text() -> str:
     lines = ["| | ms |", "|:--|--:|", *(f"| {row['what']} | {row['ms']:.1f} |" for row in found["rows"])]
     told = (
         f"{setting['network']}, three forms of {setting['batch_size']} images a step, compiled; {setting['hardware']}, "
-        f"torch {setting['torch']} (a forerunner of `benchmarks/train_step.py`, mean of {setting['steps']} steps)."
+        f"torch {setting['torch']}; {setting['timing']} (`benchmarks/train_step.py`)."
     )
     return "\n".join([*lines, "", told])
 
@@ -177,13 +177,12 @@ def train_step_text() -> str:
 def scaled_text(name: str, kind: str = "scale") -> str:
     """Table of methods from a network and from the same one with its weights multiplied."""
     rows = json.loads((RESULTS / f"{name}.json").read_text())
-    rows = [row | {"start": {"scale": row["start"][kind]}} for row in rows]
-    scales = sorted({row["start"]["scale"] for row in rows}, key=lambda scale: (scale != 1, scale))
+    scales = sorted({row["start"][kind] for row in rows}, key=lambda scale: (scale != 1, scale))
     heads = " | ".join("as it is" if scale == 1 else f"times {scale:g}" for scale in scales)
     lines = [f"| Method | {heads} |", "|:--" + "|--:" * len(scales) + "|"]
     for method, options in dict.fromkeys((row["method"], json.dumps(row["options"])) for row in rows):
         same = [row for row in rows if (row["method"], json.dumps(row["options"])) == (method, options)]
-        found = {row["start"]["scale"]: f"{row['error']:.2f} / {row['nll']:.3f}" for row in same}
+        found = {row["start"][kind]: f"{row['error']:.2f} / {row['nll']:.3f}" for row in same}
         given = "".join(f", `{name}={value}`" for name, value in json.loads(options).items())
         lines.append(f"| {method}{given} | {' | '.join(found.get(scale, '-') for scale in scales)} |")
     told = f"Error % / NLL, {rows[0]['images']} images of each of the four extra corruptions at severities 3 to 5"

@@ -28,8 +28,8 @@ class Runtime:
             are always float32. ``"fp64"`` computes everything in float64, to tell rounding from mistakes.
         channels_last: Keep images and convolutions in NHWC order, which tensor cores prefer (default on a GPU).
         compile: Let networks that only predict, as a teacher does, look at many views in one compiled pass, each with
-            its own statistics, and compile the passes of a training with AugMix (default on a GPU). The first batch
-            then takes some ten seconds longer, that of a training half a minute.
+            its own statistics; compile the passes of a training with AugMix, and compute a few groups densely in any
+            training (default on a GPU). The first batch then takes some ten seconds longer, that of a training more.
 
     Example:
         >>> Runtime()

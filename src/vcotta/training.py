@@ -57,7 +57,8 @@ class TrainConfig:
         shift: Largest random shift of an image along each axis, in pixels; 0 for none.
         flip: Whether images may be mirrored.
         augmix: Train on AugMix images: the network sees each image plain and in two mixtures, and the loss adds
-            ``jsd`` times the Jensen-Shannon divergence of the three predictions. Three times the work.
+            ``jsd`` times the Jensen-Shannon divergence of the three predictions. Three times the work, and the memory
+            of eight batches, which are mixed at once.
         jsd: Weight of that divergence (12 in the AugMix paper).
         seed: Seed of the augmentation and of anything random inside the network.
     """
@@ -100,8 +101,9 @@ def train(
     """Train ``model`` in place on labelled images by cross-entropy and return it in eval mode.
 
     The result depends on the model, the loader's order, ``config.seed`` and, in its rounding, the runtime; the global
-    random state is left as it was found. The host waits for a GPU once an epoch. There the passes of a training with
-    AugMix are compiled; without it that was slower (183 against 151 s for 30 epochs of a WRN-28-10).
+    random state is left as it was found. The host waits for a GPU once an epoch. There convolutions of two to
+    four groups are computed densely, and the passes of a training with AugMix are compiled; without it that did not pay
+    (30 epochs of a WRN-28-10: 183 s with the start of the program, 151 s uncompiled).
 
     Args:
         model: Network from images in [0, 1] to logits.

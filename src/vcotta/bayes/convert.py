@@ -43,8 +43,8 @@ def to_variational(
     r"""Turn every Conv1d, Conv2d and Linear into its variational form; the weights become the means.
 
     The standard deviation starts relative to the layer, sigma0 = sigma_ratio * rms(weight), for weight and bias alike,
-    and is at least 1e-6. The authors start every layer at rho = -4 (sigma = 0.018), which is more than the weights of a
-    WRN-28-10 themselves. Parameters of normalisation layers stay point values.
+    and is at least 1e-6. The authors start every layer at rho = -4 (sigma = 0.018), which is more than most weights of
+    our WRN-28-10 themselves. Parameters of normalisation layers stay point values.
 
     Args:
         model: Any network.

@@ -30,8 +30,8 @@ class TCAConfig:
     """Settings of TCA; defaults for CIFAR10-C from the official code, those that CoTTA has too from its configuration.
 
     Attributes:
-        lr: Step size (CIFAR 1e-3, ImageNet-C 0.01).
-        optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C.
+        lr: Step size (CoTTA's, CIFAR 1e-3 and ImageNet-C 0.01, as neither paper nor code of TCA names one).
+        optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C (CoTTA's, too).
         views: Augmented views averaged when the source is unsure (32).
         threshold: Views are used when the source's mean confidence is below it (CIFAR10-C 0.92, CIFAR100-C 0.72,
             ImageNet-C 0.1). None: learned from source data where given, else 0.92.

@@ -53,7 +53,7 @@ class VCoTTAConfig:
             (``"anchored"``, ours), or from the same averages taken of log-probabilities (``"pooled"``, ours).
         lr: Step size (paper: 1e-4 CIFAR, 1e-2 ImageNet-C; authors' CIFAR10 file: 1e-3).
         relative: Measure steps in the size of what they change: Adam's step of each tensor is ``lr`` times the root
-            mean square of its start; rho, a logarithm of sigma, is left as it is (ours). A WRN-28-10 has weights of
+            mean square of its start; rho, a logarithm of sigma, is left as it is (ours). Our WRN-28-10 has weights of
             0.004, a ResNet-20 of 0.1: the same absolute step ruins the one and does nothing to the other.
         optimizer: ``"adam"`` (authors' file; the paper names none), or ``"sgd"`` as CoTTA uses for ImageNet-C.
         beta: Decay of the teacher's average, on means, standard deviations and point parameters (paper: 0.999).
