@@ -67,7 +67,7 @@ def each(option: str, *values: Any) -> list[Options]:
     return [{option: value} for value in values]
 
 
-FEW = {"views": 4}
+FEW = {"views": 4, "lr": 1e-3}  # the step that was in force when these were run
 SWAPPED = {"topology": 0.15, "alignment": 0.025}
 MIXED = [{"statistics": "prior", "alpha": share} for share in (0.1, 0.5, 0.9)]
 CHOICES = (

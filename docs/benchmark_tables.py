@@ -123,8 +123,7 @@ def tent_again_text() -> str:
 
 def _listed(errors: list[float]) -> str:
     """Numbers in ascending order, as a sentence has them."""
-    *most, last = (f"{error:.1f}" for error in sorted(errors))
-    return f"{', '.join(most)} and {last}"
+    return _joined([f"{error:.1f}" for error in sorted(errors)])
 
 
 def decay_again_text() -> str:
@@ -214,6 +213,45 @@ def tca_forms_text() -> str:
     )
 
 
+def tca_steps_text() -> str:
+    """Table of TCA by its step size and the size of the weights it starts from."""
+    rows = json.loads((RESULTS / "tca-steps.json").read_text())
+    scales = sorted({row["start"]["scale"] for row in rows}, reverse=True)
+    heads = " | ".join("as it is" if scale == 1 else f"times {scale:g}" for scale in scales)
+    lines = [f"| `lr` | {heads} |", "|--:" + "|--:" * len(scales) + "|"]
+    for step in sorted({row["options"]["lr"] for row in rows}):
+        found = {row["start"]["scale"]: row for row in rows if row["options"]["lr"] == step}
+        cells = (f"{found[scale]['error']:.2f} / {found[scale]['nll']:.3f}" for scale in scales)
+        lines.append(f"| {step:g} | {' | '.join(cells)} |")
+    told = (
+        f"ResNet-20 from outside, {rows[0]['options']['views']} views, {rows[0]['images']} images of each of the four"
+    )
+    return "\n".join(
+        [*lines, "", f"Error % / NLL; {told} extra corruptions at severities 3 to 5; {rows[0]['hardware']}."]
+    )
+
+
+def small_network_text() -> str:
+    """What some methods reach on a ResNet-20 from outside, as a sentence."""
+    folder = RESULTS / "cifar10c-resnet20"
+    runs = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob("*/summary.json"))}
+    beside = {row["name"]: row for row in json.loads((RESULTS / "cifar10c-carried.json").read_text())[:5]}
+    ours = _joined([f"{name.upper()} has {100 * run['mean']['error']:.1f} %" for name, run in runs.items()])
+    theirs = " and ".join(
+        f"{shown} has {beside[name]['error']:.1f}" for name, shown in (("bn", "BN"), ("cotta", "CoTTA"))
+    )
+    images = json.loads((folder / "tca" / "manifest.json").read_text())["stream"]["images_per_domain"]
+    return (
+        f"On the ResNet-20 from outside, {images} images of each of the fifteen, {ours}, where {theirs} "
+        "([headline](headline.md#networks-that-nobody-here-trained))."
+    )
+
+
+def _joined(words: list[str]) -> str:
+    """Words as a sentence has them."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
 def offtheshelf_text() -> str:
     """Table of networks that others trained, on clean test images."""
     rows = json.loads((RESULTS / "offtheshelf.json").read_text())
@@ -263,6 +301,8 @@ BENCHMARK_TABLES: dict[str, Callable[[], str]] = {
     "scaled-wrn": functools.partial(scaled_text, "scaled-starts-wrn"),
     "obao-starts": obao_starts_text,
     "tca-forms": tca_forms_text,
+    "tca-steps": tca_steps_text,
+    "small-network": small_network_text,
     "offtheshelf": offtheshelf_text,
     "times": times_text,
     "passes": passes_text,
