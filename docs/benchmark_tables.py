@@ -176,7 +176,7 @@ def train_step_text() -> str:
 def scaled_text(name: str, kind: str = "scale") -> str:
     """Table of methods from a network and from the same one with its weights multiplied."""
     rows = json.loads((RESULTS / f"{name}.json").read_text())
-    scales = sorted({row["start"][kind] for row in rows}, key=lambda scale: (scale != 1, scale))
+    scales = sorted({row["start"][kind] for row in rows}, key=lambda scale: (scale != 1, -scale))
     heads = " | ".join("as it is" if scale == 1 else f"times {scale:g}" for scale in scales)
     lines = [f"| Method | {heads} |", "|:--" + "|--:" * len(scales) + "|"]
     for method, options in dict.fromkeys((row["method"], json.dumps(row["options"])) for row in rows):
