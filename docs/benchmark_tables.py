@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md: every method beside its published error, its cost, and what chance does to it."""
+"""The tables of docs/benchmarks.md: every method beside its published error, and what it costs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-
-from vcotta.corruptions import STANDARD
-from vcotta.experiments.paper_rows import BY_CORRUPTION, MEANS
 
 RESULTS = Path(__file__).parent / "results"
 PUBLISHED = {
@@ -59,9 +56,6 @@ PUBLISHED = {
     },
 }
 
-# The layer that a public copy of RobustBench's `Standard`, cut off after 0.8 MB, holds four fifths of, and its size.
-PUBLISHED_LAYER = ("block1.layer.2.conv2", 0.0138)
-
 
 def benchmark_text(name: str) -> str:
     """Table of one benchmark: ours beside the published error, from one run for each method that has been run.
@@ -102,65 +96,6 @@ def benchmark_text(name: str) -> str:
     return "\n".join(lines)
 
 
-def tent_again_text() -> str:
-    """How far starts that should not matter carry TENT."""
-    rows = json.loads((RESULTS / "tent-starts.json").read_text())
-    (slower,) = (row for row in rows if row["options"])
-    same = [row for row in rows if not row["options"]]
-    (usual,) = (row for row in same if row["start"]["kernel"] == "fused" and not row["start"]["noise"])
-    noisy = [row for row in same if row["start"]["noise"]]
-    others = [row for row in same if row["start"]["kernel"] != "fused"]
-    errors = {name: _listed([row["error"] for row in part]) for name, part in (("noisy", noisy), ("others", others))}
-    return (
-        f"TENT amplifies rounding. On the same network it has {usual['error']:.1f} % with Adam's fused kernel, "
-        f"{errors['others']} % with the two kernels that round in another order, and {errors['noisy']} % with the "
-        f"fused kernel and relative noise of {noisy[0]['start']['noise']:g} on the weights (`benchmarks/starts.py`). "
-        "The first three corruptions are nearly the same in all of them; from the fourth on they part. With the step "
-        f"size at {slower['options']['lr']:g} one run has {slower['error']:.1f} %. (A forerunner of the script "
-        "made these rows; it did not keep the NLL.)"
-    )
-
-
-def _listed(errors: list[float]) -> str:
-    """Numbers in ascending order, as a sentence has them."""
-    return _joined([f"{error:.1f}" for error in sorted(errors)])
-
-
-def decay_again_text() -> str:
-    """What a second network of the lower weight decay gives, as a sentence."""
-    found = []
-    for method in ("bn", "tent", "obao"):
-        first, second = (
-            json.loads((RESULTS / folder / method / "summary.json").read_text())["mean"]["error"]
-            for folder in ("cifar10c-decay", "cifar10c-decay-again")
-        )
-        found.append(f"{method.upper()} has {100 * second:.1f} instead of {100 * first:.1f} %")
-    return f"A second network of the same recipe differs: on it {', '.join(found)}."
-
-
-def sizes_text() -> str:
-    """Table of how large the weights of our networks are, beside what is known of the published ones."""
-    rows = json.loads((RESULTS / "weight-sizes.json").read_text())
-    lines = [
-        "| Network | root mean square of a convolution | scales of a BatchNorm layer |",
-        "|:--|--:|--:|",
-    ]
-    for row in rows:
-        cells = [
-            f"{row[kind]['median']:.3f} ({row[kind]['smallest']:.3f} to {row[kind]['largest']:.3f})"
-            for kind in ("convolutions", "scales")
-        ]
-        lines.append(f"| {row['network']}, {row['called']} | {' | '.join(cells)} |")
-    layer, published = PUBLISHED_LAYER
-    ours = next(row for row in rows if layer in row["layers"])
-    told = (
-        f"Medians over the layers, with the smallest and the largest (`benchmarks/sizes.py`). The published WRN-28-10 "
-        f"is known in one convolution only, `{layer}`: {published}, where ours of the first row has "
-        f"{ours['layers'][layer]:.4f}."
-    )
-    return "\n".join([*lines, "", told])
-
-
 def train_step_text() -> str:
     """Table of what a training step with AugMix costs."""
     found = json.loads((RESULTS / "train-step.json").read_text())
@@ -171,85 +106,6 @@ def train_step_text() -> str:
         f"torch {setting['torch']}; {setting['timing']} (`benchmarks/train_step.py`)."
     )
     return "\n".join([*lines, "", told])
-
-
-def scaled_text(name: str, kind: str = "scale") -> str:
-    """Table of methods from a network and from the same one with its weights multiplied."""
-    rows = json.loads((RESULTS / f"{name}.json").read_text())
-    scales = sorted({row["start"][kind] for row in rows}, key=lambda scale: (scale != 1, -scale))
-    heads = " | ".join("as it is" if scale == 1 else f"times {scale:g}" for scale in scales)
-    lines = [f"| Method | {heads} |", "|:--" + "|--:" * len(scales) + "|"]
-    for method, options in dict.fromkeys((row["method"], json.dumps(row["options"])) for row in rows):
-        same = [row for row in rows if (row["method"], json.dumps(row["options"])) == (method, options)]
-        found = {row["start"][kind]: f"{row['error']:.2f} / {row['nll']:.3f}" for row in same}
-        given = "".join(f", `{name}={value}`" for name, value in json.loads(options).items())
-        lines.append(f"| {method}{given} | {' | '.join(found.get(scale, '-') for scale in scales)} |")
-    told = f"Error % / NLL, {rows[0]['images']} images of each of the four extra corruptions at severities 3 to 5"
-    return "\n".join([*lines, "", f"{told}; {rows[0]['hardware']} (`benchmarks/starts.py`)."])
-
-
-def obao_starts_text() -> str:
-    """OBAO on each of the fifteen corruptions, by the size of the weights it starts from, beside its published row."""
-    rows = json.loads((RESULTS / "obao-starts.json").read_text())
-    lines = [f"| | {' | '.join(n.replace('_', ' ') for n in STANDARD)} | mean |", "|:--" + "|--:" * 16 + "|"]
-    for row in rows:
-        scale = row["start"]["scale"]
-        cells = " | ".join(f"{error:.1f}" for error in (*row["errors"], row["error"]))
-        lines.append(f"| {'as it is' if scale == 1 else f'times {scale:g}'} | {cells} |")
-    published = (*BY_CORRUPTION["main"]["cifar10"]["obao"], MEANS["main"]["cifar10"]["obao"])
-    lines.append(f"| as published, 10000 images each | {' | '.join(map(str, published))} |")
-    return "\n".join([*lines, "", f"{rows[0]['images']} images each; {rows[0]['hardware']} (`benchmarks/starts.py`)."])
-
-
-def tca_forms_text() -> str:
-    """TCA with directions and with features, on held-out corruptions, as a sentence."""
-    unit, raw = sorted(json.loads((RESULTS / "tca-forms.json").read_text()), key=lambda row: not row["options"]["unit"])
-    return (
-        f"On the WRN-28-10 and the four extra corruptions at severities 3 to 5, {unit['images']} images each and "
-        f"{unit['options']['views']} views, TCA has {unit['error']:.2f} % (NLL {unit['nll']:.3f}) by directions and "
-        f"{raw['error']:.2f} % ({raw['nll']:.3f}) by features as they are. On the first of the twelve the features are "
-        f"ahead ({raw['errors'][0]:.1f} against {unit['errors'][0]:.1f} %), on the last the directions "
-        f"({unit['errors'][-1]:.1f} against {raw['errors'][-1]:.1f} %)."
-    )
-
-
-def tca_steps_text() -> str:
-    """Table of TCA by its step size and the size of the weights it starts from."""
-    rows = json.loads((RESULTS / "tca-steps.json").read_text())
-    scales = sorted({row["start"]["scale"] for row in rows}, reverse=True)
-    heads = " | ".join("as it is" if scale == 1 else f"times {scale:g}" for scale in scales)
-    lines = [f"| `lr` | {heads} |", "|--:" + "|--:" * len(scales) + "|"]
-    for step in sorted({row["options"]["lr"] for row in rows}):
-        found = {row["start"]["scale"]: row for row in rows if row["options"]["lr"] == step}
-        cells = (f"{found[scale]['error']:.2f} / {found[scale]['nll']:.3f}" for scale in scales)
-        lines.append(f"| {step:g} | {' | '.join(cells)} |")
-    told = (
-        f"ResNet-20 from outside, {rows[0]['options']['views']} views, {rows[0]['images']} images of each of the four"
-    )
-    return "\n".join(
-        [*lines, "", f"Error % / NLL; {told} extra corruptions at severities 3 to 5; {rows[0]['hardware']}."]
-    )
-
-
-def small_network_text() -> str:
-    """What some methods reach on a ResNet-20 from outside, as a sentence."""
-    folder = RESULTS / "cifar10c-resnet20"
-    runs = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob("*/summary.json"))}
-    beside = {row["name"]: row for row in json.loads((RESULTS / "cifar10c-carried.json").read_text())[:5]}
-    ours = _joined([f"{name.upper()} has {100 * run['mean']['error']:.1f} %" for name, run in runs.items()])
-    theirs = " and ".join(
-        f"{shown} has {beside[name]['error']:.1f}" for name, shown in (("bn", "BN"), ("cotta", "CoTTA"))
-    )
-    images = json.loads((folder / "tca" / "manifest.json").read_text())["stream"]["images_per_domain"]
-    return (
-        f"On the ResNet-20 from outside, {images} images of each of the fifteen, {ours}, where {theirs} "
-        "([headline](headline.md#networks-that-nobody-here-trained))."
-    )
-
-
-def _joined(words: list[str]) -> str:
-    """Words as a sentence has them."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def offtheshelf_text() -> str:
@@ -292,17 +148,7 @@ def passes_text() -> str:
 
 BENCHMARK_TABLES: dict[str, Callable[[], str]] = {
     **{name: functools.partial(benchmark_text, name) for name in (*PUBLISHED, "cifar10c-decay", "cifar100c-2000")},
-    "decay-again": decay_again_text,
-    "sizes": sizes_text,
     "train-step": train_step_text,
-    "tent-again": tent_again_text,
-    "scaled": functools.partial(scaled_text, "scaled-starts"),
-    "scaled-norms": functools.partial(scaled_text, "scaled-norms", "norm_scale"),
-    "scaled-wrn": functools.partial(scaled_text, "scaled-starts-wrn"),
-    "obao-starts": obao_starts_text,
-    "tca-forms": tca_forms_text,
-    "tca-steps": tca_steps_text,
-    "small-network": small_network_text,
     "offtheshelf": offtheshelf_text,
     "times": times_text,
     "passes": passes_text,

@@ -29,6 +29,7 @@ from benchmark_tables import BENCHMARK_TABLES
 from headline_tables import HEADLINE
 from open_choices_table import OPEN_CHOICES
 from reproduce_tables import REPRODUCE, keep_reproduced
+from step_size_tables import STEP_SIZES
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -250,6 +251,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "methods": methods_text,
     "guards": guards_text,
     **BENCHMARK_TABLES,
+    **STEP_SIZES,
     **OPEN_CHOICES,
     **HEADLINE,
     **REPRODUCE,
