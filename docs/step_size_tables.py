@@ -48,7 +48,7 @@ def decay_again_text() -> str:
             for folder in ("cifar10c-decay", "cifar10c-decay-again")
         )
         found.append(f"{method.upper()} has {100 * second:.1f} instead of {100 * first:.1f} %")
-    return f"A second network of the same recipe differs: on it {', '.join(found)}."
+    return f"A second network, made by the same command with the same seed, differs: on it {', '.join(found)}."
 
 
 def sizes_text() -> str:
