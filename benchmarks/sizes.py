@@ -1,7 +1,7 @@
 """How large a network's weights are: what the step of an optimiser such as Adam is large or small against.
 
 What: the root mean square of each convolution and the median of the absolute scales of each BatchNorm layer, of both
-the median over the layers, the smallest and the largest; and both for single layers by name (``--layers``).
+the median over the layers, the smallest and the largest; and the root mean square of single layers (``--layers``).
 How: read off the weights' file. A row is added to the file that is there.
 
     python benchmarks/sizes.py --weights wrn.safetensors --called "weight decay 1e-4" --layers block1.layer.2.conv2 \
@@ -11,7 +11,6 @@ How: read off the weights' file. A row is added to the file that is there.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from vcotta.experiments.benchmark import find_benchmark
-from vcotta.files import write_json
+from vcotta.files import sha256, write_json
 
 
 def spread(values: list[float]) -> dict[str, float]:
@@ -55,7 +54,7 @@ def main(given: Sequence[str] | None = None) -> None:
     about = {
         "network": asked.network or benchmark.network,
         "called": asked.called,
-        "weights_sha256": hashlib.sha256(asked.weights.read_bytes()).hexdigest(),
+        "weights_sha256": sha256(asked.weights),
     }
     rows = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else []
     write_json(asked.out, [*rows, about | found])

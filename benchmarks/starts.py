@@ -21,7 +21,6 @@ How: one run for each combination, on the four extra corruptions at severities 3
 from __future__ import annotations
 
 import argparse
-import hashlib
 import itertools
 import json
 from collections.abc import Sequence
@@ -37,7 +36,7 @@ from vcotta.corruptions import EXTRA
 from vcotta.evaluate import run_stream
 from vcotta.experiments.benchmark import Benchmark, find_benchmark
 from vcotta.experiments.setup import adapter_for, stream_for
-from vcotta.files import write_json
+from vcotta.files import sha256, write_json
 from vcotta.methods import configure
 from vcotta.streams import Stream
 
@@ -161,7 +160,7 @@ def main(given: Sequence[str] | None = None) -> None:
         configure(method, **options)  # what is wrong is told before the first run
     where: dict[str, Any] = {} if asked.standard else {"corruptions": EXTRA, "severity": (3, 4, 5)}
     stream = stream_for(benchmark, limit=asked.limit, device=asked.device, **where)
-    weights = hashlib.sha256(asked.weights.read_bytes()).hexdigest()
+    weights = sha256(asked.weights)
     rows = json.loads(asked.out.read_text(encoding="utf-8")) if asked.out.exists() else []
     for method, *values in itertools.product(
         asked.methods, asked.noise, asked.seeds, asked.scale, asked.norm_scale, asked.kernel
