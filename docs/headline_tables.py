@@ -132,6 +132,38 @@ def tuned_cifar100_text() -> str:
     )
 
 
+def tuned_longer_text() -> str:
+    """Table of what `vcotta tune` found on CIFAR-100 with the network of 100 epochs, and a larger step's fifteen."""
+    lines = ["| Images | Options | Error % | NLL |", "|--:|:--|--:|--:|"]
+    for path in sorted((RESULTS / "tune" / "cifar100-longer").glob("*.json")):
+        for trial in json.loads(path.read_text())["trials"]:
+            options = ", ".join(f"`{name}={value}`" for name, value in trial["options"].items())
+            images = path.stem.removeprefix("vcotta-")
+            lines.append(f"| {images} | {options} | {trial['error']:.2f} | {trial['nll']:.3f} |")
+    larger = json.loads((RESULTS / "cifar100c-step" / "vcotta" / "summary.json").read_text())["mean"]
+    step = json.loads((RESULTS / "cifar100c-step" / "vcotta" / "manifest.json").read_text())["config"]["lr"]
+    best = next(row for row in _rows("headline", "cifar100") if row["preset"] == "best" and row["seed"] == 0)
+    told = (
+        "Images of each corruption and severity (3, 4 and 5), one seed. On the fifteen, 10 000 images each and 32 views, "
+        f"`lr={step}` has {100 * larger['error']:.2f} % (NLL {larger['nll']:.3f}), the preset's step {best['error']:.2f} "
+        f"({best['nll']:.3f})."
+    )
+    return "\n".join([*lines, "", told])
+
+
+def training_length_text() -> str:
+    """Table of every method on the network of 28 epochs and on that of 100."""
+    longer = {row["name"]: row for row in _rows("headline", "cifar100") if row["seed"] == 0}
+    shorter = {row["name"]: row for row in _rows("headline-28", "cifar100") if row["seed"] == 0}
+    lines = ["| | 28 epochs: error %, NLL | 100 epochs: error %, NLL | 28 epochs: s a corruption |", "|:--|--:|--:|--:|"]
+    for name, row in longer.items():
+        before = shorter.get(name)
+        cells = ["-" if one is None else f"{one['error']:.2f}, {one['nll']:.3f}" for one in (before, row)]
+        seconds = "-" if before is None else f"{before['seconds_per_corruption']:.2f}"
+        lines.append(f"| {name} | {' | '.join(cells)} | {seconds} |")
+    return "\n".join(lines)
+
+
 def step_times_text() -> str:
     """Table of what one step is made of."""
     found = json.loads((RESULTS / "headline" / "step-times.json").read_text())
@@ -241,4 +273,6 @@ HEADLINE: dict[str, Callable[[], str]] = {
     **{f"trials-{place}": functools.partial(trials_text, place) for place in range(6)},
     "step-times": step_times_text,
     "tuned-cifar100": tuned_cifar100_text,
+    "tuned-longer": tuned_longer_text,
+    "training-length": training_length_text,
 }

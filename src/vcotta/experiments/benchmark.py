@@ -157,7 +157,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             batch_size=200,
             classes=100,
             image_size=32,
-            training=TrainConfig(epochs=28, lr=0.2, shift=4, flip=True, augmix=True),
+            training=TrainConfig(epochs=100, lr=0.2, shift=4, flip=True, augmix=True),
             training_batch=256,
             settings="cifar100",
         ),
