@@ -19,7 +19,7 @@ SCORES = (("error", 2), ("nll", 3))
 
 def headline_text(dataset: str = "cifar10") -> str:
     """The main table: mean over the seeds, and the range of the error."""
-    rows = _rows("headline", dataset)
+    rows = headline_rows("headline", dataset)
     if not rows:
         return NOT_YET
     lines = [
@@ -39,7 +39,7 @@ def headline_text(dataset: str = "cifar10") -> str:
 
 def by_corruption_text(dataset: str = "cifar10") -> str:
     """Error on each corruption, mean over the seeds, and the paper's beside VCoTTA's and CoTTA's."""
-    rows = _rows("headline", dataset)
+    rows = headline_rows("headline", dataset)
     if not rows:
         return NOT_YET
     names = [name.replace("_", " ") for name in STANDARD]
@@ -56,7 +56,7 @@ def by_corruption_text(dataset: str = "cifar10") -> str:
 
 def carried_text() -> str:
     """The same settings on other networks: mean error over the seeds, and NLL."""
-    rows = _rows("carried")
+    rows = headline_rows("carried")
     if not rows:
         return NOT_YET
     networks = list(dict.fromkeys(row["network"] for row in rows))
@@ -116,54 +116,6 @@ def trials_text(place: int) -> str:
     return "\n".join([*lines, "", f"{found['images']} images a corruption and severity, {found['views']} views."])
 
 
-def tuned_cifar100_text() -> str:
-    """Table of what `vcotta tune` found on CIFAR-100's held-out corruptions."""
-    lines = ["| Method | Options | Severities | Error % | NLL |", "|:--|:--|:--|--:|--:|"]
-    for path in sorted(
-        (RESULTS / "tune" / "cifar100").glob("*.json"), key=lambda path: ("-severity" in path.stem, path.stem)
-    ):
-        found, method = json.loads(path.read_text()), path.stem.split("-severity")[0]
-        severities = ", ".join(map(str, found["severities"]))
-        for trial in found["trials"]:
-            options = ", ".join(f"`{name}={value}`" for name, value in trial["options"].items())
-            lines.append(f"| {method} | {options} | {severities} | {trial['error']:.2f} | {trial['nll']:.3f} |")
-    return "\n".join(
-        [*lines, "", "1000 images of each corruption and severity, one seed (`vcotta tune --limit 1000`)."]
-    )
-
-
-def tuned_longer_text() -> str:
-    """Table of what `vcotta tune` found on CIFAR-100 with the network of 100 epochs, and a larger step's fifteen."""
-    lines = ["| Images | Options | Error % | NLL |", "|--:|:--|--:|--:|"]
-    for path in sorted((RESULTS / "tune" / "cifar100-longer").glob("*.json")):
-        for trial in json.loads(path.read_text())["trials"]:
-            options = ", ".join(f"`{name}={value}`" for name, value in trial["options"].items())
-            images = path.stem.removeprefix("vcotta-")
-            lines.append(f"| {images} | {options} | {trial['error']:.2f} | {trial['nll']:.3f} |")
-    larger = json.loads((RESULTS / "cifar100c-step" / "vcotta" / "summary.json").read_text())["mean"]
-    step = json.loads((RESULTS / "cifar100c-step" / "vcotta" / "manifest.json").read_text())["config"]["lr"]
-    best = next(row for row in _rows("headline", "cifar100") if row["preset"] == "best" and row["seed"] == 0)
-    told = (
-        "Images of each corruption and severity (3, 4 and 5), one seed. On the fifteen, 10 000 images each and 32 views, "
-        f"`lr={step}` has {100 * larger['error']:.2f} % (NLL {larger['nll']:.3f}), the preset's step {best['error']:.2f} "
-        f"({best['nll']:.3f})."
-    )
-    return "\n".join([*lines, "", told])
-
-
-def training_length_text() -> str:
-    """Table of every method on the network of 28 epochs and on that of 100."""
-    longer = {row["name"]: row for row in _rows("headline", "cifar100") if row["seed"] == 0}
-    shorter = {row["name"]: row for row in _rows("headline-28", "cifar100") if row["seed"] == 0}
-    lines = ["| | 28 epochs: error %, NLL | 100 epochs: error %, NLL | 28 epochs: s a corruption |", "|:--|--:|--:|--:|"]
-    for name, row in longer.items():
-        before = shorter.get(name)
-        cells = ["-" if one is None else f"{one['error']:.2f}, {one['nll']:.3f}" for one in (before, row)]
-        seconds = "-" if before is None else f"{before['seconds_per_corruption']:.2f}"
-        lines.append(f"| {name} | {' | '.join(cells)} | {seconds} |")
-    return "\n".join(lines)
-
-
 def step_times_text() -> str:
     """Table of what one step is made of."""
     found = json.loads((RESULTS / "headline" / "step-times.json").read_text())
@@ -175,7 +127,7 @@ def step_times_text() -> str:
 
 def decomposition_text() -> str:
     """Table of what each ingredient adds to those above it."""
-    rows = _rows("decomposition")
+    rows = headline_rows("decomposition")
     lines = ["| | Error % | NLL |", "|:--|--:|--:|"]
     lines += [f"| {row['name']} | {row['error']:.2f} | {row['nll']:.3f} |" for row in rows]
     return "\n".join(lines) if rows else NOT_YET
@@ -183,7 +135,7 @@ def decomposition_text() -> str:
 
 def loops_text() -> str:
     """Table of the error in every round through the fifteen corruptions."""
-    rows = _rows("loops")
+    rows = headline_rows("loops")
     if not rows:
         return NOT_YET
     errors = rows[0]["errors"]
@@ -200,7 +152,7 @@ def loops_text() -> str:
 
 def precision_text() -> str:
     """Table of the fast path beside float32."""
-    rows = _rows("precision")
+    rows = headline_rows("precision")
     lines = ["| | Error %, by seed | mean | NLL |", "|:--|--:|--:|--:|"]
     for name in dict.fromkeys(row["name"] for row in rows):
         same = [row for row in rows if row["name"] == name]
@@ -252,7 +204,7 @@ def _by_method(rows: list[dict[str, Any]]) -> dict[tuple[str, str | None], list[
     return {key: [row for row in rows if (row["method"], row["preset"]) == key] for key in keys}
 
 
-def _rows(part: str, dataset: str = "cifar10") -> list[dict[str, Any]]:
+def headline_rows(part: str, dataset: str = "cifar10") -> list[dict[str, Any]]:
     """What benchmarks/headline.py collected of one of its parts; nothing if it has not been run."""
     path = RESULTS / f"{dataset}c-{part}.json"
     rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
@@ -272,7 +224,4 @@ HEADLINE: dict[str, Callable[[], str]] = {
     "warmups": warmups_text,
     **{f"trials-{place}": functools.partial(trials_text, place) for place in range(6)},
     "step-times": step_times_text,
-    "tuned-cifar100": tuned_cifar100_text,
-    "tuned-longer": tuned_longer_text,
-    "training-length": training_length_text,
 }

@@ -26,6 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from benchmark_tables import BENCHMARK_TABLES
+from cifar100_tables import CIFAR100
 from headline_tables import HEADLINE
 from open_choices_table import OPEN_CHOICES
 from reproduce_tables import REPRODUCE, keep_reproduced
@@ -254,6 +255,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     **STEP_SIZES,
     **OPEN_CHOICES,
     **HEADLINE,
+    **CIFAR100,
     **REPRODUCE,
 }
 
