@@ -8,6 +8,7 @@ import pytest
 from vcotta.data.digits import digits_network
 from vcotta.experiments import setup, tuning
 from vcotta.models import load_weights
+from vcotta.state_files import read_state, state_kind
 
 NO_FOLDER = "afile to be a folder, but it is a file"
 NO_FILE = "dir to be a file, but it is a folder"
@@ -106,6 +107,13 @@ def test_training_takes_the_settings_it_is_given_and_writes_them_into_the_file(c
     assert (config.epochs, config.weight_decay, config.seed) == (3, 1e-4, 7)
     told = load_weights(digits_network(), "w.safetensors").metadata
     assert told["training"] == dataclasses.asdict(config)
+
+
+def test_the_warm_up_takes_the_settings_it_is_given_and_writes_them_into_the_file(command, monkeypatch) -> None:
+    monkeypatch.setattr(setup, "train", lambda model, *_, **__: model.eval())
+    assert command("warmup", "--epochs", "1", "--augmix", "--seed", "7", "--out", "warm.safetensors")[0] == 0
+    told = read_state("warm.safetensors", state_kind("warm.safetensors"))["about"]["config"]
+    assert (told["epochs"], told["augmix"], told["seed"]) == (1, True, 7)
 
 
 def test_a_file_of_another_kind_is_told_with_what_to_do_here_and_in_python(command, monkeypatch) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
@@ -70,6 +72,36 @@ def test_it_is_reproducible_and_disturbs_no_random_numbers(tiny, source) -> None
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     other = warm_up(tiny(), source, WarmUpConfig(epochs=1, seed=1), progress=False)
     assert not torch.equal(first.fc.weight, other.fc.weight)
+
+
+class Watched(nn.Sequential):
+    """A network whose copies, too, tell what they were shown."""
+
+    shown: ClassVar[list[torch.Tensor]] = []
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.shown.append(images)
+        return super().forward(images)
+
+
+@pytest.mark.parametrize("views", [True, False])
+def test_augmix_mixes_the_views_that_the_network_is_shown(views, source) -> None:
+    model = Watched(nn.Flatten(), nn.Linear(192, 4))
+
+    def shown(augmix: bool) -> torch.Tensor:
+        Watched.shown.clear()
+        warm_up(model, source, WarmUpConfig(epochs=1, lr=0.0, views=views, augmix=augmix), progress=False)
+        return torch.cat(Watched.shown[: len(source)])  # what follows is for the statistics
+
+    images, plain, mixed = torch.cat([x for x, _ in source]), shown(augmix=False), shown(augmix=True)
+    assert torch.equal(plain, images) == (not views)
+    assert mixed.shape == images.shape
+    assert mixed.min() >= 0
+    assert mixed.max() <= 1
+    first = slice(0, len(source[0][0]))  # of the same views: they are drawn before the first mixtures
+    assert (mixed != plain)[first].flatten(1).any(1).float().mean() > 0.8
+    assert (mixed - plain)[first].abs().mean() < 0.5 * (mixed - plain.flip(0))[first].abs().mean()
+    assert torch.equal(mixed, shown(augmix=True))
 
 
 def test_the_saved_network_comes_back_with_its_settings(tiny, source, tmp_path) -> None:

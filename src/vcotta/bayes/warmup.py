@@ -15,6 +15,7 @@ from rich.progress import Progress
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vcotta.augment import augmix
 from vcotta.batch_norm import batch_norms, reestimate_statistics
 from vcotta.bayes.convert import to_variational
 from vcotta.bayes.gaussian import kl_divergence
@@ -46,6 +47,8 @@ class WarmUpConfig:
         sigma_ratio: r in sigma0 = r * rms(weight), the width of the prior and the start of q (ours; 0.3 beat 0.15).
         views: Train on random views, one draw per image, as the adaptation will see them (ours).
         flip: Whether these views may mirror the image.
+        augmix: Mix these views by AugMix, for a network that was trained on AugMix images (ours): without them the
+            warm-up takes back part of what they taught.
         kl_weight: kappa: the divergence is divided by the number D of variational weights and multiplied by kappa, so
             that moving every weight by one sigma costs kappa / 2 (ours; 0.7 beat 7 and 730). None is the paper's
             KL / N_source, that is kappa = D / N_source: 5 for a ResNet-20 on CIFAR-10, but 730 for a WRN-28-10, which
@@ -63,6 +66,7 @@ class WarmUpConfig:
     sigma_ratio: float = 0.3
     views: bool = True
     flip: bool = True
+    augmix: bool = False
     kl_weight: float | None = 0.7
     source_size: int | None = None
     statistics_images: int = 2000
@@ -155,6 +159,7 @@ def warm_up(
                 share = step / steps if steps else epoch / config.epochs
                 optimizer.param_groups[0]["lr"] = config.lr * (1 + math.cos(math.pi * share)) / 2
                 seen = random_view(images, flip=config.flip, per_image=True) if config.views else images
+                seen = augmix(seen) if config.augmix else seen
                 with sampling(net), runtime.autocast():
                     logits = net(seen)
                 if epoch == 0:

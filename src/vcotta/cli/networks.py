@@ -97,6 +97,7 @@ def warmup(
     model: Model = None,
     weights: Annotated[Path | None, typer.Option(help="Weights of the network; digits trains its own.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default the data set's own.")] = None,
+    augmix: Annotated[bool | None, typer.Option(help="Show it AugMix images; by default the data set's own.")] = None,
     seed: Seed = 0,
     device: Device = None,
     precision: Precision = None,
@@ -115,7 +116,8 @@ def warmup(
     benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
     check_out_file(out)
     refuse_existing(out, overwrite)
-    config = benchmark.warm_up if epochs is None else replace(benchmark.warm_up, epochs=epochs)
+    asked: dict[str, Any] = {"epochs": epochs, "augmix": augmix}
+    config = replace(benchmark.warm_up, **{name: value for name, value in asked.items() if value is not None})
     set_threads(dataset)
     with display() as task:
         plain = source_network(benchmark, model, weights, seed=seed, runtime=runtime, task=task)
