@@ -9,7 +9,7 @@ from headline_tables import RESULTS, headline_rows
 
 
 def tuned_cifar100_text() -> str:
-    """Table of what `vcotta tune` found on CIFAR-100's held-out corruptions."""
+    """Table of what `vcotta tune` found on CIFAR-100's held-out corruptions with the network of 28 epochs."""
     lines = ["| Method | Options | Severities | Error % | NLL |", "|:--|:--|:--|--:|--:|"]
     for path in sorted(
         (RESULTS / "tune" / "cifar100").glob("*.json"), key=lambda path: ("-severity" in path.stem, path.stem)
@@ -25,7 +25,10 @@ def tuned_cifar100_text() -> str:
 
 
 def tuned_longer_text() -> str:
-    """Table of what `vcotta tune` found on CIFAR-100 with the network of 100 epochs, and a larger step's fifteen."""
+    """Table of what `vcotta tune` found with the network of 100 epochs, and a larger step's fifteen.
+
+    The files are named by the images of each corruption and severity.
+    """
     lines = ["| Images | Options | Error % | NLL |", "|--:|:--|--:|--:|"]
     for path in sorted((RESULTS / "tune" / "cifar100-longer").glob("*.json")):
         for trial in json.loads(path.read_text())["trials"]:
@@ -44,7 +47,7 @@ def tuned_longer_text() -> str:
 
 
 def training_length_text() -> str:
-    """Table of every method on the network of 28 epochs and on that of 100."""
+    """Table of the headline's methods on the network of 28 epochs and on that of 100."""
     longer = {row["name"]: row for row in headline_rows("headline", "cifar100") if row["seed"] == 0}
     shorter = {row["name"]: row for row in headline_rows("headline-28", "cifar100") if row["seed"] == 0}
     columns = "28 epochs: error %, NLL | 100 epochs: error %, NLL | 28 epochs: s a corruption"
