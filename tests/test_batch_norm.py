@@ -8,6 +8,7 @@ from vcotta.batch_norm import (
     freeze_statistics,
     join_views,
     keep_views_apart,
+    mixed_statistics,
     reestimate_statistics,
     use_batch_statistics,
 )
@@ -89,3 +90,62 @@ def test_views_kept_apart_can_be_joined_again() -> None:
     assert type(net[0]) is not nn.BatchNorm2d
     join_views(net)
     assert type(net[0]) is nn.BatchNorm2d
+
+
+def norm_with_source(norm: nn.Module) -> nn.Module:
+    """The layer with other statistics, scales and offsets than the trivial ones."""
+    generator = torch.Generator().manual_seed(1)
+    for tensor in (norm.running_mean, norm.running_var, *norm.parameters()):
+        tensor.data.uniform_(0.5, 2, generator=generator)
+    freeze_statistics(norm)
+    return norm
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize(("make", "shape"), [(nn.BatchNorm1d, (5, 3)), (nn.BatchNorm2d, (5, 3, 2, 4))])
+def test_mixed_statistics_are_those_of_source_and_batch_by_their_shares(make, shape, affine) -> None:
+    norm, x = norm_with_source(make(3, affine=affine)), torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    batch = x.transpose(0, 1).flatten(1)
+    mean = 0.7 * norm.running_mean + 0.3 * batch.mean(1)
+    variance = 0.7 * norm.running_var + 0.3 * batch.var(1)
+    with mixed_statistics(norm, 0.3):
+        mixed = norm(x)
+    expected = nn.functional.batch_norm(x, mean, variance, norm.weight, norm.bias)
+    assert torch.allclose(mixed, expected, atol=1e-6)
+    assert type(norm) is make
+
+
+def test_gradients_go_through_the_batchs_part_of_mixed_statistics() -> None:
+    norm = norm_with_source(nn.BatchNorm2d(2).double())
+
+    def mixed(x: torch.Tensor) -> torch.Tensor:
+        with mixed_statistics(norm, 0.6):
+            return norm(x)
+
+    assert torch.autograd.gradcheck(mixed, torch.rand(3, 2, 2, 2, dtype=torch.double, requires_grad=True))
+
+
+def test_mixed_statistics_end_with_the_block_even_if_it_fails() -> None:
+    net = nn.Sequential(norm_with_source(nn.BatchNorm1d(3)), nn.BatchNorm2d(3))
+    with pytest.raises(RuntimeError), mixed_statistics(net, 0.5):
+        net(torch.rand(2, 4))
+    assert [type(norm) for norm in net] == [nn.BatchNorm1d, nn.BatchNorm2d]
+    assert not any("share" in vars(norm) for norm in net)
+
+
+def test_a_layer_without_running_statistics_has_nothing_to_mix() -> None:
+    norm, x = nn.BatchNorm1d(3, track_running_stats=False), torch.rand(5, 3)
+    with mixed_statistics(norm, 0.1):
+        assert torch.allclose(norm(x), nn.functional.batch_norm(x, None, None, training=True), atol=1e-6)
+
+
+def test_each_view_is_mixed_by_itself() -> None:
+    net = norm_with_source(nn.BatchNorm2d(3))
+    views = torch.rand(4, 5, 3, 2, 2) + torch.arange(4.0).view(4, 1, 1, 1, 1)
+    with mixed_statistics(net, 0.3):
+        alone = torch.stack([net(view) for view in views])
+    assert keep_views_apart(net)
+    use_batch_statistics(net, True, views=4, share=0.3)
+    assert torch.allclose(net(views.flatten(0, 1)).unflatten(0, (4, 5)), alone, atol=1e-5)
+    use_batch_statistics(net, True, views=1, share=0.3)
+    assert torch.allclose(net(views[2]), alone[2], atol=1e-5)

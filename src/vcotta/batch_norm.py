@@ -1,20 +1,23 @@
-"""Which statistics BatchNorm layers use: those of the batch, of each view in it, or of the source."""
+"""Which statistics BatchNorm layers use: those of the batch, of each view in it, of the source, or a mixture."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from vcotta.distributed import is_shared, var_mean
+from vcotta.distributed import is_shared, var_mean, whole_length
 
 __all__ = [
     "batch_norms",
     "freeze_statistics",
     "join_views",
     "keep_views_apart",
+    "mixed_statistics",
     "reestimate_statistics",
     "use_batch_statistics",
 ]
@@ -35,7 +38,7 @@ def freeze_statistics(net: nn.Module) -> None:
         norm.track_running_stats = False
 
 
-def use_batch_statistics(net: nn.Module, batch: bool, views: int = 1) -> None:
+def use_batch_statistics(net: nn.Module, batch: bool, views: int = 1, share: float = 1.0) -> None:
     """Let BatchNorm use mean and biased variance of the batch (``True``) or the source's running statistics.
 
     Call `freeze_statistics` first. Layers that never had running statistics use the batch's in either case. Nothing
@@ -46,35 +49,95 @@ def use_batch_statistics(net: nn.Module, batch: bool, views: int = 1) -> None:
         batch: Whether the batch's statistics are used.
         views: The batch is this many views one after another, each of which has statistics of its own; more than one
             needs `keep_views_apart`.
+        share: Share of each view's statistics in a mixture with the source's, as in `mixed_statistics`; less than 1
+            needs `keep_views_apart`, too.
     """
     for norm in batch_norms(net):
         norm.training = batch
         if isinstance(norm, _ViewBatchNorm2d):
-            norm.views = views
+            norm.views, norm.share = views, share
+
+
+@contextmanager
+def mixed_statistics(net: nn.Module, share: float) -> Iterator[None]:
+    r"""Let BatchNorm normalise by a mixture of the source's statistics and the batch's while the block lasts.
+
+    :math:`\mu = (1-s)\mu_S + s\mu_B` and :math:`\sigma^2 = (1-s)\sigma_S^2 + s\sigma_B^2` with the batch's
+    unbiased variance, as the source's is (Schneider et al., 2020). Gradients reach the batch's part.
+
+    Args:
+        net: The network; all kinds of BatchNorm that have running statistics are mixed, the others use the batch's.
+        share: s, the share of the batch.
+
+    Example:
+        >>> norm = nn.BatchNorm1d(1).eval()
+        >>> with mixed_statistics(norm, 0.5):
+        ...     mixed = norm(torch.tensor([[1.0], [3.0]]))  # by a mean of 1 and a variance of 1.5
+        >>> mixed.flatten().round(decimals=3)
+        tensor([0.0000, 1.6330], grad_fn=<RoundBackward1>)
+    """
+    kinds = {norm: type(norm) for norm in batch_norms(net)}
+    for norm in kinds:
+        norm.__class__ = _MixedBatchNorm
+        vars(norm)["share"] = share
+    try:
+        yield
+    finally:
+        for norm, kind in kinds.items():
+            norm.__class__ = kind
+            del vars(norm)["share"]
+
+
+class _MixedBatchNorm(_BatchNorm):
+    """BatchNorm of any kind by a mixture of source and batch; a single value has no variance and takes the source's."""
+
+    share: float
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean, variance = self.running_mean, self.running_var
+        if mean is None or variance is None:
+            return F.batch_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
+        if whole_length(x) * x[0, 0].numel() == 1:
+            return F.batch_norm(x, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
+        values = x.to(torch.promote_types(x.dtype, mean.dtype))
+        batch_variance, batch_mean = var_mean(values, [0, *range(2, x.ndim)])
+        mean, variance = mean.lerp(batch_mean, self.share), variance.lerp(batch_variance, self.share)
+        scale = torch.rsqrt(variance + self.eps)
+        scale = scale if self.weight is None else scale * self.weight
+        offset = -mean * scale if self.bias is None else self.bias - mean * scale
+        channels = (1, -1, *[1] * (x.ndim - 2))
+        return (values * scale.view(channels) + offset.view(channels)).to(x.dtype)
 
 
 class _ViewBatchNorm2d(nn.BatchNorm2d):
     """``nn.BatchNorm2d`` that normalises each of ``views`` equal parts of the batch by that part's own statistics.
+
+    With a ``share`` below 1 they are mixed with the source's.
 
     The variance is taken about the source's mean, E[(x - m)^2] - (E[x] - m)^2 in float32: one pass over the data, and
     no cancellation as long as the batch's mean is within some hundred deviations of it.
     """
 
     views: int = 1
+    share: float = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.views == 1 or not self.training:
+        if not self.training or (self.views == 1 and self.share == 1):
             plain: Tensor = super().forward(x)
             return plain
         channels = (1, 1, -1, 1, 1)
         parts = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(0, (self.views, -1))
+        known = self.running_mean
         if is_shared():
             variance, mean = var_mean(parts, [1, 3, 4], correction=0, keepdim=True)
         else:
-            known = self.running_mean
             shift = parts.mean((1, 3, 4), keepdim=True) if known is None else known.view(channels)
             mean = parts.mean((1, 3, 4), keepdim=True)
             variance = (parts - shift).square().mean((1, 3, 4), keepdim=True) - (mean - shift).square()
+        if self.share < 1 and known is not None and self.running_var is not None:
+            count = whole_length(x) // self.views * x[0, 0].numel()
+            mean = known.view(channels).lerp(mean, self.share)
+            variance = self.running_var.view(channels).lerp(variance * (count / (count - 1)), self.share)
         scale = torch.rsqrt(variance.clamp_min(0) + self.eps)
         if self.affine:
             scale = scale * self.weight.view(channels)

@@ -14,7 +14,7 @@ from vcotta.models import build_network
 def made_by(script, method: str) -> tuple[list, dict]:
     network = build_network("wrn-10-1")
     model = to_variational(network) if method == "vcotta" else network
-    options = {"views": 2} if method in ("cotta", "vcotta") else {}
+    options = {"cotta": {"views": 2}, "vcotta": {"views": 2, "full_batch": 4}}.get(method, {})
     adapter, made = build_adapter(method, model, guard=False, **options), []
     adapter(torch.rand(4, 3, 16, 16))  # the first batch is also tried on two images
     with script.recorded(made):

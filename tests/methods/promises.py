@@ -88,7 +88,7 @@ PROMISES = {
         (6, 1),
         {"views": 2},
         still="bn",
-        still_options={"inference": "x0"},
-        single={"inference": "x0"},
+        still_options={"inference": "x0", "prior_images": None},
+        single={"inference": "x0", "prior_images": None},
     ),
 }

@@ -11,6 +11,7 @@ from torch.nn.functional import softplus
 from vcotta import BN, VCoTTA, VCoTTAConfig, WarmUpConfig, build_adapter, kl_divergence, to_point, to_variational
 from vcotta.bayes import variational_parameters
 from vcotta.methods import vcotta as module
+from vcotta.methods.bn import BNConfig
 from vcotta.methods.prior_mixture import mix
 
 
@@ -20,20 +21,22 @@ def net(tiny):
 
 
 def test_without_a_step_and_with_alpha_one_it_returns_the_source(net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(lr=0.0, alpha=1.0, inference="x0", views=2))
+    adapter = VCoTTA(net, VCoTTAConfig(lr=0.0, alpha=1.0, inference="x0", views=2, prior_images=None))
     source = BN(to_point(net))
     for seed in range(3):
         assert torch.equal(adapter(images(seed=seed)), source(images(seed=seed)))
 
 
 def test_alpha_one_returns_the_source_even_while_the_teacher_learns(net, images) -> None:
-    adapter, source = VCoTTA(net, VCoTTAConfig(lr=0.1, alpha=1.0, inference="x0", views=1)), BN(to_point(net))
+    config = VCoTTAConfig(lr=0.1, alpha=1.0, inference="x0", views=1, prior_images=None)
+    adapter, source = VCoTTA(net, config), BN(to_point(net))
     for seed in range(3):
         assert torch.equal(adapter(images(seed=seed)), source(images(seed=seed)))
 
 
 def test_alpha_zero_returns_the_teacher_from_before_the_update(net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(lr=0.05, alpha=0.0, inference="x0", views=1, beta=0.5))
+    config = VCoTTAConfig(lr=0.05, alpha=0.0, inference="x0", views=1, beta=0.5, prior_images=None)
+    adapter = VCoTTA(net, config)
     for seed in range(3):
         teacher = BN(to_point(adapter.networks["teacher"]))
         assert torch.allclose(adapter(images(seed=seed)), teacher(images(seed=seed)), atol=1e-6)
@@ -53,6 +56,26 @@ def test_a_source_without_weight_is_spared_the_views_and_nothing_else_changes(ne
     for seed in range(3):
         assert torch.allclose(free(images(seed=seed)), almost(images(seed=seed)), atol=1e-5)
     assert (free.last["forwards"], almost.last["forwards"]) == (1 + 4 + 2, 4 + 4 + 2)
+
+
+@pytest.mark.parametrize(("n", "share"), [(1, 1 / (1 + 3 * 0.75)), (2, 2 / (2 + 3 * 0.5)), (4, 1.0), (6, 1.0)])
+def test_few_images_are_normalised_with_the_help_of_the_source(n, share, net, images) -> None:
+    options = {"lr": 0.0, "alpha": 1.0, "inference": "x0", "views": 2}
+    adapter = VCoTTA(net, VCoTTAConfig(full_batch=4, prior_images=3, **options))
+    expected = BN(to_point(net), BNConfig(statistics="prior", alpha=share))
+    assert torch.allclose(adapter(images(n)), expected(images(n)), atol=1e-6)
+    endless = VCoTTA(net, VCoTTAConfig(full_batch=None, prior_images=3, **options))
+    expected = BN(to_point(net), BNConfig(statistics="prior", prior_images=3))
+    assert torch.allclose(endless(images(n)), expected(images(n)), atol=1e-6)
+
+
+def test_full_batches_do_not_know_of_the_help(net, images) -> None:
+    helped, alone = (
+        VCoTTA(net, VCoTTAConfig(full_batch=6, prior_images=prior, views=2, lr=0.05), seed=0) for prior in (3, None)
+    )
+    for seed in range(3):
+        assert torch.equal(helped(images(6, seed)), alone(images(6, seed)))
+    assert not torch.equal(helped(images(5)), alone(images(5)))
 
 
 def test_drift_is_the_divergence_of_the_teacher_from_the_source_before_the_update(net, images) -> None:
@@ -292,6 +315,7 @@ def test_presets_hold_the_papers_and_the_authors_values() -> None:
         assert (config.alpha, config.scope, config.target, config.inference) == ("entropy", "batch", "teacher", "x0")
         assert (config.sampling, config.views, config.beta, config.mixup) == ("local", 32, 0.999, False)
         assert (config.full_batch, config.relative, config.source_views) == (None, False, True)
+        assert config.prior_images is None
     authors = VCoTTAConfig.preset("authors")
     assert (authors.alpha, authors.target, authors.inference) == ("confidence", "mixture", "filtered")
     assert (authors.sampling, authors.mixup, authors.margin, authors.lr) == ("weight", True, 0.3, 1e-3)
@@ -312,6 +336,7 @@ def test_options_go_on_top_of_a_preset(tiny) -> None:
     [
         {"alpha": 1.5},
         {"full_batch": 0},
+        {"prior_images": -1},
         {"alpha": "entrpy"},
         {"alpha": True},
         {"scope": "image"},

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from vcotta._messages import unknown_name
-from vcotta.batch_norm import freeze_statistics, join_views, keep_views_apart, use_batch_statistics
+from vcotta.batch_norm import freeze_statistics, join_views, keep_views_apart, mixed_statistics, use_batch_statistics
 from vcotta.bayes import is_variational
 from vcotta.distributed import World, average, is_shared, split_batch
 from vcotta.guard import Guard, Watch
@@ -272,11 +272,21 @@ class Adapter(ABC):
     def logits(self, net: nn.Module, images: Tensor, *, batch_statistics: bool = True) -> Tensor:
         """One counted forward pass in the chosen precision, as float32 logits (float64 for ``fp64``).
 
-        BatchNorm uses the statistics of the batch; a batch of one has none worth the name and takes the source's.
+        BatchNorm uses the statistics of the batch, or their share in a mixture with the source's (`share_of_batch`).
         """
-        use_batch_statistics(net, batch_statistics and len(images) > 1)
+        share = self.share_of_batch(len(images)) if batch_statistics else 0.0
+        whole = share == 1 and len(images) > 1
+        use_batch_statistics(net, whole)
         self._notes["forwards"] += 1
-        return split_batch(lambda rows: self.runtime.forward(net, rows), images)
+        with mixed_statistics(net, share) if share and not whole else nullcontext():
+            return split_batch(lambda rows: self.runtime.forward(net, rows), images)
+
+    def share_of_batch(self, count: int) -> float:
+        """Share of a batch of so many images in BatchNorm's statistics, the rest being the source's.
+
+        All of it; but one image alone has no statistics worth the name and takes the source's.
+        """
+        return float(count > 1)
 
     def features_and_logits(self, net: nn.Module, images: Tensor, **options: bool) -> tuple[Tensor, Tensor]:
         """`logits`, and before them what the last linear layer reads, (batch, dimensions), as float32."""
@@ -303,9 +313,9 @@ class Adapter(ABC):
         if not together or not keep_views_apart(net):
             return torch.stack([self.logits(net, view) for view in views])
         self._notes["forwards"] += count
-        outputs = []
+        outputs, share = [], self.share_of_batch(batch)
         for part in views.split(_views_at_once(views)):
-            use_batch_statistics(net, True, len(part))
+            use_batch_statistics(net, True, len(part), share)
             output = split_batch(lambda rows: self._forward_views(net, rows), part.flatten(0, 1), len(part))
             outputs.append(output.unflatten(0, (len(part), batch)))
         return torch.cat(outputs)

@@ -7,11 +7,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from vcotta.batch_norm import batch_norms
-from vcotta.distributed import var_mean, whole_length
 from vcotta.fields import check_fields
 from vcotta.methods.base import Adapter
 from vcotta.methods.facts import Facts
@@ -53,7 +50,7 @@ class BN(Adapter):
 
     With ``statistics="prior"`` a layer normalises by :math:`\mu = (1-\alpha)\mu_S + \alpha\mu_B` and
     :math:`\sigma^2 = (1-\alpha)\sigma_S^2 + \alpha\sigma_B^2`, where the batch's variance is the unbiased one, as the
-    source's is; so :math:`\alpha = 1` is ``batch`` but for n / (n - 1). It is meant for single images too. All kinds of
+    source's is, and :math:`\alpha = 1` is ``batch``. It is meant for single images too. All kinds of
     BatchNorm are mixed; the re-implementation mixes BatchNorm2d alone.
 
     With ``statistics="ema"`` one pass, normalised by the batch, moves the running statistics, and a second predicts
@@ -74,31 +71,30 @@ class BN(Adapter):
     Config = BNConfig
 
     def setup(self, model: nn.Module) -> None:
-        """Keep nothing beside the start network for ``batch``; else a network that mixes or moves its statistics."""
-        if self.config.statistics == "batch":
+        """Keep nothing beside the start network, but for ``ema`` a network that moves its statistics."""
+        if self.config.statistics != "ema":
             return
         self.networks = {"model": model}
         for norm in batch_norms(model):
-            if self.config.statistics == "prior":
-                norm.__class__ = _PriorBatchNorm
-            elif norm.running_mean is not None:
+            if norm.running_mean is not None:
                 norm.track_running_stats, norm.momentum = True, self.config.momentum
 
     @torch.no_grad()
     def predict_and_adapt(self, images: Tensor) -> Tensor:
         """Predict with the statistics of the batch, or with those that it moved."""
-        if self.config.statistics == "batch":
+        if self.config.statistics != "ema":
             return self.logits(self.start, images).log_softmax(-1)
         model = self.networks["model"]
-        if self.config.statistics == "prior":
-            _set_share(model, self._share(len(images)))
-        elif len(images) > 1:
+        if len(images) > 1:
             self._move(model, images)
         return self.logits(model, images, batch_statistics=False).log_softmax(-1)
 
-    def _share(self, images: int) -> float:
+    def share_of_batch(self, count: int) -> float:
+        """All, or that of ``prior``."""
+        if self.config.statistics != "prior":
+            return super().share_of_batch(count)
         prior = self.config.prior_images
-        return float(self.config.alpha) if prior is None else images / (images + prior)
+        return float(self.config.alpha) if prior is None else count / (count + prior)
 
     def _move(self, model: nn.Module, images: Tensor) -> None:
         """Let one pass move the running statistics; all stay as they were if one is not finite any more."""
@@ -109,24 +105,3 @@ class BN(Adapter):
             finite = torch.stack([buffer.isfinite().all() for buffer in after]).all()
             torch._foreach_copy_(after, [torch.where(finite, new, old) for new, old in zip(after, before, strict=True)])
             self.note(skipped=~finite)
-
-
-class _PriorBatchNorm(_BatchNorm):
-    """BatchNorm of any kind by a mixture of source and batch; a single value has no variance and takes the source's."""
-
-    share: float = 0.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        mean, variance = self.running_mean, self.running_var
-        if mean is None or variance is None:
-            return F.batch_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
-        if whole_length(x) * x[0, 0].numel() > 1:
-            batch_variance, batch_mean = var_mean(x.to(mean.dtype), [0, *range(2, x.ndim)])
-            mean, variance = mean.lerp(batch_mean, self.share), variance.lerp(batch_variance, self.share)
-        return F.batch_norm(x, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
-
-
-def _set_share(model: nn.Module, share: float) -> None:
-    for norm in batch_norms(model):
-        if isinstance(norm, _PriorBatchNorm):
-            norm.share = share

@@ -61,6 +61,10 @@ class VCoTTAConfig:
             ``beta ** (n / full_batch)``, so that few images never outweigh many (ours). Adam's steps do not shrink
             with what they are made of: one image after another ruined a network that batches improve. None makes all
             batches alike (paper).
+        prior_images: N, how many images the source's statistics are worth where BatchNorm sees few: a batch of n has
+            the share n / (n + N (1 - n / full_batch)) in a mixture with them, all of it from ``full_batch`` images on
+            (ours; Schneider et al., 2020, have n / (n + N), which is ``full_batch=None`` here). None leaves a batch to
+            its own statistics, and one image to the source's (paper).
         kl_weight: kappa: the divergences are divided by the number D of variational weights and multiplied by kappa,
             so that moving every weight by one sigma costs kappa / 2, on any network.
         kl_lambda: Lambda: the divergences are divided by it (authors' code: 500 000). Give one of the two.
@@ -85,6 +89,7 @@ class VCoTTAConfig:
     optimizer: OptimizerName = "adam"
     beta: float = 0.99
     full_batch: int | None = 32
+    prior_images: int | None = 8
     kl_weight: float | None = 0.05
     kl_lambda: float | None = None
     flip: bool = True
@@ -104,6 +109,8 @@ class VCoTTAConfig:
             raise ValueError(f"Expected `lr` to be at least 0, but got {self.lr}.")
         if self.full_batch is not None and self.full_batch < 1:
             raise ValueError(f"Expected `full_batch` to be at least 1, or None, but got {self.full_batch}.")
+        if self.prior_images is not None and self.prior_images < 0:
+            raise ValueError(f"Expected `prior_images` to be at least 0, or None, but got {self.prior_images}.")
         if (self.kl_weight is None) == (self.kl_lambda is None):
             raise ValueError(
                 f"Expected one of `kl_weight` and `kl_lambda`, but got {self.kl_weight} and {self.kl_lambda}. "
@@ -162,6 +169,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "lr": 1e-4,
         "relative": False,
         "full_batch": None,
+        "prior_images": None,
     },
     "authors": {
         "alpha": "confidence",
@@ -178,6 +186,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "lr": 1e-3,
         "relative": False,
         "full_batch": None,
+        "prior_images": None,
         "kl_weight": None,
         "kl_lambda": 500_000.0,
     },
@@ -276,6 +285,13 @@ class VCoTTA(Adapter):
             draws.append(mix(drawn, also, alpha))
         return self._infer(source, teacher, alpha), torch.stack(draws), alpha.expand(len(images), 1).squeeze(-1)
 
+    def share_of_batch(self, count: int) -> float:
+        """See ``prior_images``."""
+        prior: int | None = self.config.prior_images
+        if prior is None:
+            return super().share_of_batch(count)
+        return count / (count + prior * (1 - self._fullness(count)))
+
     def drift(self) -> Tensor:
         """KL(student || source) a weight."""
         return self._distance(self.networks["student"])
@@ -357,11 +373,15 @@ class VCoTTA(Adapter):
 
     def _scale_step(self, count: int) -> float:
         """Set the step of a batch of so many images, see ``full_batch``, and return its share of a whole one."""
-        share = 1.0 if self.config.full_batch is None else min(1.0, count / self.config.full_batch)
+        share = 1.0 if self.config.full_batch is None else self._fullness(count)
         assert self.optimizer is not None
         for group in self.optimizer.param_groups:
             group["lr"] = share * group["initial_lr"]
         return share
+
+    def _fullness(self, count: int) -> float:
+        """A batch of so many images as a share of a full one; 0 where none is ever full."""
+        return 0.0 if self.config.full_batch is None else min(1.0, count / self.config.full_batch)
 
 
 def _rms(tensor: Tensor) -> float:
