@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,7 +139,7 @@ def small_network_text() -> str:
     runs = {path.parent.name: json.loads(path.read_text()) for path in sorted(folder.glob("*/summary.json"))}
     carried = json.loads((RESULTS / "cifar10c-carried.json").read_text())
     beside = {row["name"]: row for row in carried if row["network"] == "resnet-20"}
-    ours = _joined([f"{name.upper()} has {100 * run['mean']['error']:.1f} %" for name, run in runs.items()])
+    ours = _joined([f"{_shown(name)} has {100 * run['mean']['error']:.1f} %" for name, run in runs.items()])
     theirs = " and ".join(
         f"{shown} has {beside[name]['error']:.1f}" for name, shown in (("bn", "BN"), ("cotta", "CoTTA"))
     )
@@ -147,6 +148,26 @@ def small_network_text() -> str:
         f"On the ResNet-20 from outside, {images} images of each of the fifteen, {ours}, where {theirs} "
         "([headline](headline.md#networks-that-nobody-here-trained))."
     )
+
+
+def _shown(name: str) -> str:
+    """A method, with its step where the folder is named by one."""
+    method, _, step = name.partition("-")
+    return method.upper() + (f" (`lr={step}`)" if step else "")
+
+
+def obao_official_text() -> str:
+    """OBAO here and by its official code on the same network and pixels, as a sentence."""
+    found = json.loads((RESULTS / "obao-official.json").read_text())
+    errors = {
+        (row["images"], row["draws"], row["code"]): statistics.mean(row["errors"].values()) for row in found["rows"]
+    }
+    pairs = [
+        f"{errors[images, draws, 'ours']:.2f} against {errors[images, draws, 'official']:.2f} % ({images} images of each "
+        f"of the fifteen, {'the same random draws' if draws == 'the same' else 'draws of their own'})"
+        for images, draws in dict.fromkeys((images, draws) for images, draws, _ in errors)
+    ]
+    return f"On the ResNet-20 from outside OBAO has here and by its official code {_joined(pairs)}."
 
 
 def _joined(words: list[str]) -> str:
@@ -165,4 +186,5 @@ STEP_SIZES: dict[str, Callable[[], str]] = {
     "tca-forms": tca_forms_text,
     "tca-steps": tca_steps_text,
     "small-network": small_network_text,
+    "obao-official": obao_official_text,
 }

@@ -82,6 +82,7 @@ class OBAO(Adapter):
     Differs from the official code where the buffer runs full or has fewer places than the batch has confident images:
     images of one batch never replace each other, and those beyond the last place are dropped. The projector that the
     official code creates but never uses is left out, and so is its switch to classifier rows in place of prototypes.
+    The official code takes CIFAR-100's prototypes from clean test images; here they are of the source data, always.
     One wait for the device a batch tells how full the buffer is: the replayed images are normalised by their own
     statistics, so they must be those and no others.
 
