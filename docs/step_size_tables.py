@@ -162,9 +162,10 @@ def obao_official_text() -> str:
     errors = {
         (row["images"], row["draws"], row["code"]): statistics.mean(row["errors"].values()) for row in found["rows"]
     }
+    drawn = {"the same": "the same random draws", "its own": "draws of their own"}
     pairs = [
-        f"{errors[images, draws, 'ours']:.2f} against {errors[images, draws, 'official']:.2f} % ({images} images of each "
-        f"of the fifteen, {'the same random draws' if draws == 'the same' else 'draws of their own'})"
+        f"{errors[images, draws, 'ours']:.2f} against {errors[images, draws, 'official']:.2f} % "
+        f"({images} images of each of the fifteen, {drawn[draws]})"
         for images, draws in dict.fromkeys((images, draws) for images, draws, _ in errors)
     ]
     return f"On the ResNet-20 from outside OBAO has here and by its official code {_joined(pairs)}."
