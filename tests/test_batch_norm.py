@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from vcotta.batch_norm import (
+    MixedStatistics,
     freeze_statistics,
     join_views,
     keep_views_apart,
-    mixed_statistics,
     reestimate_statistics,
     use_batch_statistics,
 )
@@ -108,7 +108,7 @@ def test_mixed_statistics_are_those_of_source_and_batch_by_their_shares(make, sh
     batch = x.transpose(0, 1).flatten(1)
     mean = 0.7 * norm.running_mean + 0.3 * batch.mean(1)
     variance = 0.7 * norm.running_var + 0.3 * batch.var(1)
-    with mixed_statistics(norm, 0.3):
+    with MixedStatistics(0.3):
         mixed = norm(x)
     expected = nn.functional.batch_norm(x, mean, variance, norm.weight, norm.bias)
     assert torch.allclose(mixed, expected, atol=1e-6)
@@ -119,30 +119,48 @@ def test_gradients_go_through_the_batchs_part_of_mixed_statistics() -> None:
     norm = norm_with_source(nn.BatchNorm2d(2).double())
 
     def mixed(x: torch.Tensor) -> torch.Tensor:
-        with mixed_statistics(norm, 0.6):
+        with MixedStatistics(0.6):
             return norm(x)
 
     assert torch.autograd.gradcheck(mixed, torch.rand(3, 2, 2, 2, dtype=torch.double, requires_grad=True))
 
 
-def test_mixed_statistics_end_with_the_block_even_if_it_fails() -> None:
-    net = nn.Sequential(norm_with_source(nn.BatchNorm1d(3)), nn.BatchNorm2d(3))
-    with pytest.raises(RuntimeError), mixed_statistics(net, 0.5):
-        net(torch.rand(2, 4))
-    assert [type(norm) for norm in net] == [nn.BatchNorm1d, nn.BatchNorm2d]
-    assert not any("share" in vars(norm) for norm in net)
+def test_statistics_are_mixed_within_the_block_only_and_where_the_sources_are_used() -> None:
+    norm, x = norm_with_source(nn.BatchNorm1d(3)), torch.rand(5, 3)
+    source = norm(x)
+    with MixedStatistics(0.5):
+        assert not torch.allclose(norm(x), source, atol=1e-2)
+    assert torch.equal(norm(x), source)
+    use_batch_statistics(norm, True)
+    batch = norm(x)
+    with MixedStatistics(0.5):
+        assert torch.equal(norm(x), batch)
+
+
+class NormAndActivation(nn.BatchNorm2d):
+    """A layer that does more than to normalise, as some networks have."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).relu()
+
+
+def test_a_layer_of_ones_own_keeps_what_it_does_besides() -> None:
+    fused, plain = norm_with_source(NormAndActivation(3)), norm_with_source(nn.BatchNorm2d(3))
+    x = torch.rand(2, 3, 4, 4)
+    with MixedStatistics(0.5):
+        assert torch.equal(fused(x), plain(x).relu())
 
 
 def test_a_layer_without_running_statistics_has_nothing_to_mix() -> None:
     norm, x = nn.BatchNorm1d(3, track_running_stats=False), torch.rand(5, 3)
-    with mixed_statistics(norm, 0.1):
+    with MixedStatistics(0.1):
         assert torch.allclose(norm(x), nn.functional.batch_norm(x, None, None, training=True), atol=1e-6)
 
 
 def test_each_view_is_mixed_by_itself() -> None:
     net = norm_with_source(nn.BatchNorm2d(3))
     views = torch.rand(4, 5, 3, 2, 2) + torch.arange(4.0).view(4, 1, 1, 1, 1)
-    with mixed_statistics(net, 0.3):
+    with MixedStatistics(0.3):
         alone = torch.stack([net(view) for view in views])
     assert keep_views_apart(net)
     use_batch_statistics(net, True, views=4, share=0.3)

@@ -36,7 +36,9 @@ def build(name, model, **options):
     return build_adapter(name, to_variational(model) if name == "vcotta" else model, **options)
 
 
-@pytest.mark.parametrize(("name", "options"), [("vcotta", {}), ("cotta", {"threshold": 1.1})])
+@pytest.mark.parametrize(
+    ("name", "options"), [("vcotta", {}), ("vcotta", {"full_batch": 2}), ("cotta", {"threshold": 1.1})]
+)
 def test_the_fast_path_keeps_to_the_plain_path(name, options, tiny, images, traced, monkeypatch) -> None:
     monkeypatch.setattr("vcotta.methods.base._PIXELS_AT_ONCE", 4 * 6 * 64)  # four views of six images at a time
     plain = build(name, tiny(), views=8, lr=1e-3, **options)

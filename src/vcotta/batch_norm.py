@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 
 from vcotta.distributed import is_shared, var_mean, whole_length
 
 __all__ = [
+    "MixedStatistics",
     "batch_norms",
     "freeze_statistics",
     "join_views",
     "keep_views_apart",
-    "mixed_statistics",
     "reestimate_statistics",
     "use_batch_statistics",
 ]
@@ -49,7 +50,7 @@ def use_batch_statistics(net: nn.Module, batch: bool, views: int = 1, share: flo
         batch: Whether the batch's statistics are used.
         views: The batch is this many views one after another, each of which has statistics of its own; more than one
             needs `keep_views_apart`.
-        share: Share of each view's statistics in a mixture with the source's, as in `mixed_statistics`; less than 1
+        share: Share of each view's statistics in a mixture with the source's, as in `MixedStatistics`; less than 1
             needs `keep_views_apart`, too.
     """
     for norm in batch_norms(net):
@@ -58,55 +59,57 @@ def use_batch_statistics(net: nn.Module, batch: bool, views: int = 1, share: flo
             norm.views, norm.share = views, share
 
 
-@contextmanager
-def mixed_statistics(net: nn.Module, share: float) -> Iterator[None]:
-    r"""Let BatchNorm normalise by a mixture of the source's statistics and the batch's while the block lasts.
+class MixedStatistics(TorchFunctionMode):
+    r"""Within the block BatchNorm that would use the source's statistics mixes them with the batch's.
 
     :math:`\mu = (1-s)\mu_S + s\mu_B` and :math:`\sigma^2 = (1-s)\sigma_S^2 + s\sigma_B^2` with the batch's
-    unbiased variance, as the source's is (Schneider et al., 2020). Gradients reach the batch's part.
+    unbiased variance, as the source's is (Schneider et al., 2020). Gradients reach the batch's part. All kinds of
+    BatchNorm end in ``F.batch_norm``, which is what is replaced; layers without running statistics have nothing to mix,
+    and a single value has no variance and takes the source's.
 
     Args:
-        net: The network; all kinds of BatchNorm that have running statistics are mixed, the others use the batch's.
         share: s, the share of the batch.
 
     Example:
         >>> norm = nn.BatchNorm1d(1).eval()
-        >>> with mixed_statistics(norm, 0.5):
+        >>> with torch.no_grad(), MixedStatistics(0.5):
         ...     mixed = norm(torch.tensor([[1.0], [3.0]]))  # by a mean of 1 and a variance of 1.5
         >>> mixed.flatten().round(decimals=3)
-        tensor([0.0000, 1.6330], grad_fn=<RoundBackward1>)
+        tensor([0.0000, 1.6330])
     """
-    kinds = {norm: type(norm) for norm in batch_norms(net)}
-    for norm in kinds:
-        norm.__class__ = _MixedBatchNorm
-        vars(norm)["share"] = share
-    try:
-        yield
-    finally:
-        for norm, kind in kinds.items():
-            norm.__class__ = kind
-            del vars(norm)["share"]
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is F.batch_norm:
+            return _mixed_batch_norm(self.share, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
-class _MixedBatchNorm(_BatchNorm):
-    """BatchNorm of any kind by a mixture of source and batch; a single value has no variance and takes the source's."""
-
-    share: float
-
-    def forward(self, x: Tensor) -> Tensor:
-        mean, variance = self.running_mean, self.running_var
-        if mean is None or variance is None:
-            return F.batch_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
-        if whole_length(x) * x[0, 0].numel() == 1:
-            return F.batch_norm(x, mean, variance, self.weight, self.bias, False, 0.0, self.eps)
-        values = x.to(torch.promote_types(x.dtype, mean.dtype))
-        batch_variance, batch_mean = var_mean(values, [0, *range(2, x.ndim)])
-        mean, variance = mean.lerp(batch_mean, self.share), variance.lerp(batch_variance, self.share)
-        scale = torch.rsqrt(variance + self.eps)
-        scale = scale if self.weight is None else scale * self.weight
-        offset = -mean * scale if self.bias is None else self.bias - mean * scale
-        channels = (1, -1, *[1] * (x.ndim - 2))
-        return (values * scale.view(channels) + offset.view(channels)).to(x.dtype)
+def _mixed_batch_norm(
+    share: float,
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    single = whole_length(x) * x[0, 0].numel() == 1
+    if training or running_mean is None or running_var is None or single:
+        return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    values = x.to(torch.promote_types(x.dtype, running_mean.dtype))
+    variance, mean = var_mean(values, [0, *range(2, x.ndim)])
+    mean, variance = running_mean.lerp(mean, share), running_var.lerp(variance, share)
+    scale = torch.rsqrt(variance + eps)
+    scale = scale if weight is None else scale * weight
+    offset = -mean * scale if bias is None else bias - mean * scale
+    channels = (1, -1, *[1] * (x.ndim - 2))
+    return (values * scale.view(channels) + offset.view(channels)).to(x.dtype)
 
 
 class _ViewBatchNorm2d(nn.BatchNorm2d):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta._messages import unknown_name
-from vcotta.batch_norm import freeze_statistics, join_views, keep_views_apart, mixed_statistics, use_batch_statistics
+from vcotta.batch_norm import MixedStatistics, freeze_statistics, join_views, keep_views_apart, use_batch_statistics
 from vcotta.bayes import is_variational
 from vcotta.distributed import World, average, is_shared, split_batch
 from vcotta.guard import Guard, Watch
@@ -278,7 +278,7 @@ class Adapter(ABC):
         whole = share == 1 and len(images) > 1
         use_batch_statistics(net, whole)
         self._notes["forwards"] += 1
-        with mixed_statistics(net, share) if share and not whole else nullcontext():
+        with MixedStatistics(share) if share and not whole else nullcontext():
             return split_batch(lambda rows: self.runtime.forward(net, rows), images)
 
     def share_of_batch(self, count: int) -> float:

@@ -50,8 +50,8 @@ class BN(Adapter):
 
     With ``statistics="prior"`` a layer normalises by :math:`\mu = (1-\alpha)\mu_S + \alpha\mu_B` and
     :math:`\sigma^2 = (1-\alpha)\sigma_S^2 + \alpha\sigma_B^2`, where the batch's variance is the unbiased one, as the
-    source's is, and :math:`\alpha = 1` is ``batch``. It is meant for single images too. All kinds of
-    BatchNorm are mixed; the re-implementation mixes BatchNorm2d alone.
+    source's is; for more than one image :math:`\alpha = 1` is ``batch``, whose variance is biased. It is meant for
+    single images too. All kinds of BatchNorm are mixed; the re-implementation mixes BatchNorm2d alone.
 
     With ``statistics="ema"`` one pass, normalised by the batch, moves the running statistics, and a second predicts
     with them, as in the re-implementation. A batch of one moves nothing, and neither does one that would leave a

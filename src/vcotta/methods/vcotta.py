@@ -63,8 +63,8 @@ class VCoTTAConfig:
             batches alike (paper).
         prior_images: N, how many images the source's statistics are worth where BatchNorm sees few: a batch of n has
             the share n / (n + N (1 - n / full_batch)) in a mixture with them, all of it from ``full_batch`` images on
-            (ours; Schneider et al., 2020, have n / (n + N), which is ``full_batch=None`` here). None leaves a batch to
-            its own statistics, and one image to the source's (paper).
+            (ours; Schneider et al., 2020, have n / (n + N)). None, or ``full_batch=None``, leaves a batch to its own
+            statistics, and one image to the source's (paper).
         kl_weight: kappa: the divergences are divided by the number D of variational weights and multiplied by kappa,
             so that moving every weight by one sigma costs kappa / 2, on any network.
         kl_lambda: Lambda: the divergences are divided by it (authors' code: 500 000). Give one of the two.
@@ -287,10 +287,9 @@ class VCoTTA(Adapter):
 
     def share_of_batch(self, count: int) -> float:
         """See ``prior_images``."""
-        prior: int | None = self.config.prior_images
-        if prior is None:
+        if self.config.prior_images is None or self.config.full_batch is None:
             return super().share_of_batch(count)
-        return count / (count + prior * (1 - self._fullness(count)))
+        return float(count / (count + self.config.prior_images * (1 - self._fullness(count))))
 
     def drift(self) -> Tensor:
         """KL(student || source) a weight."""
@@ -372,16 +371,16 @@ class VCoTTA(Adapter):
         update_teacher(teacher, student, beta, self.minimise(fit + kl), compiled=compiled)
 
     def _scale_step(self, count: int) -> float:
-        """Set the step of a batch of so many images, see ``full_batch``, and return its share of a whole one."""
-        share = 1.0 if self.config.full_batch is None else self._fullness(count)
+        """Set the step of a batch of so many images, and return its share of a whole one."""
+        share = self._fullness(count)
         assert self.optimizer is not None
         for group in self.optimizer.param_groups:
             group["lr"] = share * group["initial_lr"]
         return share
 
     def _fullness(self, count: int) -> float:
-        """A batch of so many images as a share of a full one; 0 where none is ever full."""
-        return 0.0 if self.config.full_batch is None else min(1.0, count / self.config.full_batch)
+        """A batch of so many images as a share of a full one, see ``full_batch``."""
+        return 1.0 if self.config.full_batch is None else min(1.0, count / self.config.full_batch)
 
 
 def _rms(tensor: Tensor) -> float:
