@@ -6,10 +6,10 @@
     python docs/update.py --reproduced FOLDER...   # keep outcomes of `vcotta reproduce`, with their pictures
 
 The files: ``docs/results/demo/seed-S.json`` (the demo's rows, and BN on the warmed network beside them), the figures of
-seed 0, ``docs/results/corruptions-benchmark.json``, ``guards.json``, ``offtheshelf.json``, ``open-choices.json`` and
-``request-sizes.json`` (from benchmarks/), ``gpu-times.json`` (by the clock), for each benchmark the manifest and
-summary of one run a method, and for each experiment its outcome as ``docs/results/reproduce/DATASET/NAME.json`` with
-its picture in ``docs/pictures/reproduce/DATASET``.
+seed 0, ``docs/results/corruptions-benchmark.json``, ``guards.json``, ``offtheshelf.json``, ``open-choices.json``,
+``request-sizes.json`` and ``small-batches.json`` (from benchmarks/), ``gpu-times.json`` (by the clock), for each
+benchmark the manifest and summary of one run a method, and for each experiment its outcome as
+``docs/results/reproduce/DATASET/NAME.json`` with its picture in ``docs/pictures/reproduce/DATASET``.
 """
 
 from __future__ import annotations
@@ -164,6 +164,25 @@ def load_text() -> str:
     )
 
 
+def small_batches_text() -> str:
+    """Table of how many images the source's statistics should be worth, by network and size of the batches."""
+    found = json.loads((RESULTS / "small-batches.json").read_text())
+    rows, networks = found["rows"], dict.fromkeys(row["network"] for row in found["rows"])
+    sizes, priors = (list(dict.fromkeys(row[key] for row in rows)) for key in ("size", "prior"))
+    lines = [f"| Network | N | {' | '.join(map(str, sizes))} |", "|:--|:--" + "|--:" * len(sizes) + "|"]
+    for network in networks:
+        for prior in priors:
+            same = {row["size"]: row for row in rows if (row["network"], row["prior"]) == (network, prior)}
+            cells = " | ".join(f"{same[size]['clean']:.1f}, {same[size]['corrupted']:.1f}" for size in sizes)
+            lines.append(f"| {network} | {'none' if prior is None else prior} | {cells} |")
+    told = (
+        f"Error in per cent by images in a batch: clean, and mean over the held-out corruptions; "
+        f"{found['setting']['images']} images of each, BN, torch {found['setting']['torch']} "
+        "(`benchmarks/small_batches.py`)."
+    )
+    return "\n".join([*lines, "", told])
+
+
 def request_sizes_text() -> str:
     """Table of the error by the number of images in a request."""
     found = json.loads((RESULTS / "request-sizes.json").read_text())
@@ -249,6 +268,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "corruptions": corruptions_text,
     "load": load_text,
     "request-sizes": request_sizes_text,
+    "small-batches": small_batches_text,
     "methods": methods_text,
     "guards": guards_text,
     **BENCHMARK_TABLES,
