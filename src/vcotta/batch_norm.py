@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
 from vcotta.distributed import is_shared, var_mean, whole_length
+from vcotta.normalise import normalise
 
 __all__ = [
     "MixedStatistics",
@@ -102,14 +103,9 @@ def _mixed_batch_norm(
     single = whole_length(x) * x[0, 0].numel() == 1
     if training or running_mean is None or running_var is None or single:
         return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-    values = x.to(torch.promote_types(x.dtype, running_mean.dtype))
-    variance, mean = var_mean(values, [0, *range(2, x.ndim)])
+    variance, mean = var_mean(x.to(torch.promote_types(x.dtype, running_mean.dtype)), [0, *range(2, x.ndim)])
     mean, variance = running_mean.lerp(mean, share), running_var.lerp(variance, share)
-    scale = torch.rsqrt(variance + eps)
-    scale = scale if weight is None else scale * weight
-    offset = -mean * scale if bias is None else bias - mean * scale
-    channels = (1, -1, *[1] * (x.ndim - 2))
-    return (values * scale.view(channels) + offset.view(channels)).to(x.dtype)
+    return normalise(x, mean, variance, weight, bias, eps)
 
 
 class _ViewBatchNorm2d(nn.BatchNorm2d):

@@ -24,6 +24,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from vcotta.normalise import normalise
 from vcotta.state_files import pack_state, unpack_state
 
 __all__ = [
@@ -366,11 +367,7 @@ def _batch_norm(
         with torch.no_grad():
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)
             running_var.lerp_((variance * (count / (count - 1))).to(running_var.dtype), momentum)
-    scale = torch.rsqrt(variance + eps)
-    scale = scale if weight is None else scale * weight
-    offset = -mean * scale if bias is None else bias - mean * scale
-    shape = (1, -1, *[1] * (x.ndim - 2))
-    return (precise * scale.view(shape) + offset.view(shape)).to(x.dtype)
+    return normalise(x, mean, variance, weight, bias, eps)
 
 
 def _first_line(error: Exception) -> str:
