@@ -4,7 +4,7 @@ What: the first test digits, clean and in fog (severity 5), in requests of 1 to 
 own, as `vcotta serve` answers a client that waits for every answer. VCoTTA with its guard, as `vcotta bundle --dataset
 digits --method vcotta` packs it, adapting on the way (``adapt=true``) or as it starts (``adapt=false``).
 How: every cell is one network (seed), one kind of images, one size of requests and a new adapter; one torch thread.
-Several images are normalised by their own statistics, which are poor if they are few; one alone by the source's.
+The statistics of few images are poor, so they are mixed with the source's.
 
     python benchmarks/request_sizes.py               # some minutes, writes docs/results/request-sizes.json
     python benchmarks/request_sizes.py --seeds 0 --sizes 1 2 10 --images 40 --out try.json

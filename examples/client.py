@@ -1,6 +1,7 @@
 """Send images to a `vcotta serve` and print what it says; the standard library is enough.
 
 vcotta bundle --out digits.bundle
+head -c 24 /dev/urandom | base64 > token && chmod 600 token
 vcotta serve digits.bundle --token-file token &
 python examples/client.py http://127.0.0.1:8000 --token-file token picture.png another.jpg
 

@@ -144,6 +144,14 @@ def test_signals_in_a_hurry_do_not_cost_the_state(bundle_path, tmp_path, npy, im
     assert newest(tmp_path)["counters"]["steps"] == 1
 
 
+def test_a_signal_after_the_last_word_is_no_failure(bundle_path, tmp_path) -> None:
+    server = Server(bundle_path, tmp_path)
+    server.process.send_signal(signal.SIGTERM)
+    server.said += server.process.stdout.readline()
+    assert server.stop() == 0
+    assert "Stopped" in server.said
+
+
 def test_a_state_that_could_not_be_saved_at_the_end_is_told_by_the_exit_code(
     bundle_path, tmp_path, npy, images
 ) -> None:

@@ -110,7 +110,7 @@ def serve(
 
     try:
         from vcotta.serve.app import create_app
-        from vcotta.serve.run import check_exposure, listen, run_app, signals_given_back
+        from vcotta.serve.run import check_exposure, listen, run_app
     except ImportError as error:
         raise ValueError(
             f"Expected the extra `serve`, but {error.name} is missing: pip install 'vcotta[serve]'"
@@ -137,7 +137,7 @@ def serve(
         trusted=trust,
     )
     sockets = listen(host, port)
-    with signals_given_back(), service:
+    with service:
         typer.echo(f"Serving {service.bundle.method} on {service.bundle.network.name}; state: {kept}, ", nl=False)
         typer.echo(f"after {service.changes} changes" if service.changes else "new")
         run_app(create_app(service, token), sockets)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
@@ -14,7 +12,7 @@ from fastapi import FastAPI
 
 from vcotta.serve.gate import is_loopback
 
-__all__ = ["check_exposure", "listen", "run_app", "signals_given_back"]
+__all__ = ["check_exposure", "listen", "run_app"]
 
 _BACKLOG = 2048  # connections that may wait to be accepted; uvicorn's own number
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -71,7 +69,8 @@ def _why_not(error: OSError) -> str:
 def run_app(app: FastAPI, sockets: list[socket.socket], *, stop_seconds: float = 30.0) -> None:
     """Serve until SIGTERM or SIGINT; then take no new requests, answer those that came, and return.
 
-    From then on both signals are ignored: the caller still has a state to save. See `signals_given_back`.
+    From then on both signals are ignored, until the process has ended: the caller still has a state to save, and Python
+    takes a second to leave, in which a signal would be told as a failure.
 
     Args:
         app: The application.
@@ -91,17 +90,8 @@ def run_app(app: FastAPI, sockets: list[socket.socket], *, stop_seconds: float =
     for number in _SIGNALS:  # uvicorn has its own while it runs, and raises the signal again when it has stopped
         signal.signal(number, _already_stopping)
     _Server(config).run(sockets)
-
-
-@contextmanager
-def signals_given_back() -> Iterator[None]:
-    """At the end SIGTERM and SIGINT do again what they did before, whatever `run_app` made of them."""
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 class _Server(uvicorn.Server):
