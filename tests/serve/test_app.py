@@ -247,8 +247,9 @@ def test_a_second_signal_does_not_cost_the_state_that_is_being_saved(service, mo
 
     monkeypatch.setattr(run._Server, "run", stopped_by_a_signal)
     run.run_app(create_app(service), [])
-    signal.raise_signal(signal.SIGINT)
-    signal.raise_signal(signal.SIGTERM)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        assert signal.getsignal(number) is signal.SIG_IGN
+        signal.raise_signal(number)
 
 
 def test_a_port_in_use_is_an_error_in_words() -> None:
