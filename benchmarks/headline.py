@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -41,7 +42,7 @@ from vcotta.files import write_json
 from vcotta.methods import configure
 from vcotta.report.figures import error_by_corruption
 from vcotta.report.groups import labelled
-from vcotta.runs import SUMMARY, Run
+from vcotta.runs import SUMMARY, TIMING, Run, read_lines, read_manifest
 from vcotta.runtime import Runtime
 from vcotta.streams import ContinualStream
 
@@ -159,6 +160,24 @@ def run(cell: Cell, benchmark: Benchmark, weights: Path, warmed: Path, out: Path
         return run_stream(adapter, stream, out / cell.folder, manifest=facts, overwrite=True)
 
 
+@dataclass(frozen=True)
+class Scored(Run):
+    """A finished run by its small files: the records, nearly all of it, need not have come along."""
+
+    scores: dict[str, Any] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, Any]:
+        """The scores as they were written when the run ended."""
+        return self.scores
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Scored:
+        """Read manifest, timing and summary."""
+        folder = Path(folder)
+        scores = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        return cls(read_manifest(folder), [], read_lines(folder / TIMING), scores)
+
+
 def row(run: Run) -> dict[str, Any]:
     """What the tables need of a run."""
     cell, summary = run.manifest["cell"], run.summary()
@@ -189,7 +208,7 @@ def collect(out: Path, results: Path) -> None:
         for cell in cells(dataset, own):
             if (setup / cell.folder / SUMMARY).exists():
                 part = f"{dataset}c-{cell.part.replace('main', 'headline')}"
-                run = Run.load(setup / cell.folder)
+                run = Scored.load(setup / cell.folder)
                 found.setdefault(part, {})[f"{'' if own else f'{network}-'}{cell.name}-{cell.seed}"] = run
     for name, runs in found.items():
         write_json(results / f"{name}.json", [row(run) for run in runs.values()])
