@@ -1,0 +1,107 @@
+"""Which warm-up? What BN and VCoTTA make of a network on the held-out corruptions, by how it was warmed up.
+
+What: error and NLL on the four extra corruptions at severities 3 to 5, of BN and of VCoTTA with its default settings
+and 8 views, from a network as it is (``none``: variational, but not trained) and from the same network after warm-ups
+that differ in options of `WarmUpConfig` (``default`` is the data set's own).
+How: every way is warmed up anew on the data set's training images, with the same seed; all are scored on the same
+pixels. The warmed networks and ``warmups.json`` lie in ``--out``; ways that the file has already are not repeated.
+
+    python benchmarks/warmups.py --dataset cifar100 --weights next.safetensors --out runs/warmups \
+        none default augmix=true sigma_ratio=0.15,lr=1e-4
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vcotta import Runtime, to_variational
+from vcotta.bayes import WarmUpConfig
+from vcotta.corruptions import EXTRA
+from vcotta.evaluate import run_stream
+from vcotta.experiments.benchmark import Benchmark, find_benchmark
+from vcotta.experiments.setup import adapter_for, source_network, stream_for, warm_network
+from vcotta.files import sha256, write_json
+from vcotta.streams import Stream
+
+VIEWS = 8
+SEVERITIES = (3, 4, 5)
+
+
+def configured(way: str, own: WarmUpConfig) -> WarmUpConfig | None:
+    """The settings that a word of the command line stands for; None where nothing is trained."""
+    if way == "none":
+        return None
+    options = {} if way == "default" else dict(part.split("=", 1) for part in way.split(","))
+    return replace(own, **{name: json.loads(value) for name, value in options.items()})
+
+
+def scores(benchmark: Benchmark, model: nn.Module, stream: Stream, runtime: Runtime) -> dict[str, Any]:
+    """Error, NLL and errors by corruption and severity of both methods, from one start."""
+    found: dict[str, Any] = {}
+    for method, options in {"bn": {}, "vcotta": {"views": VIEWS}}.items():
+        adapter = adapter_for(benchmark, method, model, runtime=runtime, guard=False, **options)
+        run = run_stream(adapter, stream)
+        mean, parts = run.summary()["mean"], run.summary()["domains"]
+        errors = {f"{part['domain']}-{part['severity']}": 100 * part["error"] for part in parts}
+        found[method] = {"error": 100 * mean["error"], "nll": mean["nll"], "errors": errors}
+        facts = {fact: run.manifest[fact] for fact in ("runtime", "hardware", "versions")}
+    return found | facts
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ways", nargs="+", help="none, default, or OPTION=VALUE[,OPTION=VALUE], values as JSON")
+    parser.add_argument("--dataset", default="cifar10")
+    parser.add_argument("--network", help="another network than the data set's, as for `vcotta run --model`")
+    parser.add_argument("--weights", type=Path, help="its weights; the digits train their own")
+    parser.add_argument("--limit", type=int, help="images of each corruption and severity; by default all")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--precision", help="as for `vcotta run`; by default bf16 on a GPU")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the warmed networks and the file")
+    asked = parser.parse_args(given)
+    benchmark, runtime = find_benchmark(asked.dataset), Runtime(asked.device, asked.precision)
+    ways = {way: configured(way, benchmark.warm_up) for way in asked.ways}  # what is wrong is told at once
+    stream = stream_for(benchmark, corruptions=EXTRA, severity=SEVERITIES, limit=asked.limit, device=asked.device)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    path = asked.out / "warmups.json"
+    rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    for way, config in ways.items():
+        if way in [row["way"] for row in rows]:
+            continue
+        model = source_network(benchmark, asked.network, asked.weights)
+        start = time.perf_counter()
+        if config is None:
+            warmed = to_variational(model).requires_grad_(False).eval()
+        else:
+            warmed = warm_network(
+                benchmark, model, config=config, runtime=runtime, path=asked.out / f"{way}.safetensors"
+            )
+        row = {"way": way, "seconds": time.perf_counter() - start, "config": None if config is None else asdict(config)}
+        rows.append(
+            row
+            | scores(benchmark, warmed, stream, runtime)
+            | {
+                "dataset": benchmark.name,
+                "network": asked.network or benchmark.network,
+                "weights_sha256": None if asked.weights is None else sha256(asked.weights),
+                "images": stream.describe()["images_per_domain"],
+            }
+        )
+        write_json(path, rows)
+        told = ", ".join(
+            f"{name} {rows[-1][name]['error']:.2f} % ({rows[-1][name]['nll']:.3f})" for name in ("bn", "vcotta")
+        )
+        print(f"{way}: {row['seconds']:.0f} s, {told}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
