@@ -34,6 +34,12 @@ def test_settings_of_the_papers_benchmarks_are_the_published_ones() -> None:
     assert not BENCHMARKS["cifar10"].training.augmix
 
 
+@pytest.mark.parametrize("name", [name for name, benchmark in BENCHMARKS.items() if benchmark.training])
+def test_a_warm_up_shows_the_images_of_the_training(name: str) -> None:
+    assert BENCHMARKS[name].warm_up.augmix == BENCHMARKS[name].training.augmix
+    assert BENCHMARKS[name].warm_up.flip == BENCHMARKS[name].training.flip
+
+
 def test_unknown_data_sets_suggest_the_nearest() -> None:
     with pytest.raises(ValueError, match="Did you mean 'cifar10'"):
         find_benchmark("cifar-10")

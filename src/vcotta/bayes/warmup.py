@@ -47,8 +47,8 @@ class WarmUpConfig:
         sigma_ratio: r in sigma0 = r * rms(weight), the width of the prior and the start of q (ours; 0.3 beat 0.15).
         views: Train on random views, one draw per image, as the adaptation will see them (ours).
         flip: Whether these views may mirror the image.
-        augmix: Mix what the network is shown by AugMix, views included (ours; for networks that were trained on AugMix
-            images, and no gain has been shown yet).
+        augmix: Mix what the network is shown by AugMix, views included (ours, for networks that were trained on AugMix
+            images; section 8 of docs/headline.md has what it gains).
         kl_weight: kappa: the divergence is divided by the number D of variational weights and multiplied by kappa, so
             that moving every weight by one sigma costs kappa / 2 (ours; 0.7 beat 7 and 730). None is the paper's
             KL / N_source, that is kappa = D / N_source: 5 for a ResNet-20 on CIFAR-10, but 730 for a WRN-28-10, which
