@@ -29,6 +29,7 @@ from benchmark_tables import BENCHMARK_TABLES
 from cifar100_tables import CIFAR100
 from headline_tables import HEADLINE
 from open_choices_table import OPEN_CHOICES
+from presets_table import PRESETS_TABLE
 from reproduce_tables import REPRODUCE, keep_reproduced
 from step_size_tables import STEP_SIZES
 
@@ -276,6 +277,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     **OPEN_CHOICES,
     **HEADLINE,
     **CIFAR100,
+    **PRESETS_TABLE,
     **REPRODUCE,
 }
 
