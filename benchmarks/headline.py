@@ -38,7 +38,7 @@ from vcotta.corruptions import STANDARD, frost_source
 from vcotta.evaluate import already_finished, run_stream
 from vcotta.experiments.benchmark import Benchmark, find_benchmark
 from vcotta.experiments.setup import adapter_for, stream_for
-from vcotta.files import write_json
+from vcotta.files import sha256, write_json
 from vcotta.methods import configure
 from vcotta.report.figures import error_by_corruption
 from vcotta.report.groups import labelled
@@ -130,20 +130,40 @@ def carried() -> list[Cell]:
     return small + [vcotta("carried", "vcotta-best", seed, preset="best", views=32) for seed in SEEDS]
 
 
-def plan(cell: Cell, benchmark: Benchmark, limit: int | None) -> tuple[Runtime, ContinualStream, dict[str, Any]]:
+@dataclass(frozen=True)
+class Networks:
+    """Files of the networks that cells start from.
+
+    Attributes:
+        weights: The source network.
+        warmed: That network warmed up.
+    """
+
+    weights: Path
+    warmed: Path
+
+    def start(self, cell: Cell) -> Path:
+        """The file of a cell's start network."""
+        return self.warmed if cell.warmed else self.weights
+
+
+def plan(
+    cell: Cell, benchmark: Benchmark, networks: Networks, limit: int | None
+) -> tuple[Runtime, ContinualStream, dict[str, Any]]:
     """What a cell is run on, and what its manifest tells besides."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     plain = {"precision": "fp32", "channels_last": False, "compile": False}
     runtime = Runtime(device, **plain) if cell.plain else Runtime(device)
     stream = stream_for(benchmark, corruptions=STANDARD * cell.rounds, limit=limit or cell.limit, device=device)
-    return runtime, stream, {"cell": asdict(cell), "network": benchmark.network, "frost": frost_source()}
+    facts = {"cell": asdict(cell), "network": benchmark.network, "frost": frost_source()}
+    return runtime, stream, facts | {"weights_file_sha256": sha256(networks.start(cell))}
 
 
-def finished(cell: Cell, benchmark: Benchmark, out: Path, limit: int | None = None) -> bool:
-    """Whether a cell was run; one that was run with other settings is an error that says which."""
+def finished(cell: Cell, benchmark: Benchmark, networks: Networks, out: Path, limit: int | None = None) -> bool:
+    """Whether a cell was run; one that was run with other settings or networks is an error that says which."""
     if not (out / cell.folder / SUMMARY).exists():
         return False
-    runtime, stream, facts = plan(cell, benchmark, limit)
+    runtime, stream, facts = plan(cell, benchmark, networks, limit)
     config = configure(cell.method, **{"dataset": benchmark.settings, **cell.options})
     done = already_finished(
         out / cell.folder, cell.method, config, stream, seed=cell.seed, runtime=runtime, manifest=facts
@@ -151,10 +171,11 @@ def finished(cell: Cell, benchmark: Benchmark, out: Path, limit: int | None = No
     return done is not None
 
 
-def run(cell: Cell, benchmark: Benchmark, weights: Path, warmed: Path, out: Path, limit: int | None = None) -> Run:
+def run(cell: Cell, benchmark: Benchmark, networks: Networks, out: Path, limit: int | None = None) -> Run:
     """Run one cell and keep its files; ``limit`` makes it smaller, for a try."""
-    runtime, stream, facts = plan(cell, benchmark, limit)
-    model = load_warmed(benchmark.build(None), warmed) if cell.warmed else benchmark.build(None, weights)
+    runtime, stream, facts = plan(cell, benchmark, networks, limit)
+    start = networks.start(cell)
+    model = load_warmed(benchmark.build(None), start) if cell.warmed else benchmark.build(None, start)
     adapter = adapter_for(benchmark, cell.method, model, seed=cell.seed, runtime=runtime, guard=False, **cell.options)
     with tf32(not cell.plain):
         return run_stream(adapter, stream, out / cell.folder, manifest=facts, overwrite=True)
@@ -164,7 +185,7 @@ def run(cell: Cell, benchmark: Benchmark, weights: Path, warmed: Path, out: Path
 class Scored(Run):
     """A finished run by its small files: the records, nearly all of it, need not have come along."""
 
-    scores: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, Any]
 
     def summary(self) -> dict[str, Any]:
         """The scores as they were written when the run ended."""
@@ -172,10 +193,20 @@ class Scored(Run):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Scored:
-        """Read manifest, timing and summary."""
+        """Read manifest, timing and summary.
+
+        Raises:
+            ValueError: They are not of one whole run.
+        """
         folder = Path(folder)
         scores = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        return cls(read_manifest(folder), [], read_lines(folder / TIMING), scores)
+        manifest, timing = read_manifest(folder), read_lines(folder / TIMING)
+        if len(timing) != manifest["batches"] or scores["method"] != manifest["method"]:
+            raise ValueError(
+                f"Expected {manifest['batches']} batches of {manifest['method']} in {folder}, but got {len(timing)} "
+                f"timings and the scores of {scores['method']}. Copy the run again."
+            )
+        return cls(manifest, [], timing, scores)
 
 
 def row(run: Run) -> dict[str, Any]:
@@ -249,6 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if asked.weights is None or asked.warmed is None:
         parser.error("--weights and --warmed are needed to run")
+    networks = Networks(asked.weights, asked.warmed)
     start, benchmark = time.monotonic(), find_benchmark(asked.dataset)
     own = asked.network in (None, benchmark.network)
     benchmark = benchmark if own else replace(benchmark, network=asked.network)
@@ -257,12 +289,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for cell in cells(asked.dataset, own):
         named = not asked.only or any(text in cell.folder for text in asked.only)
         wanted = named and (not asked.part or cell.part in asked.part)
-        if not wanted or finished(cell, benchmark, out, asked.limit):
+        if not wanted or finished(cell, benchmark, networks, out, asked.limit):
             continue
         if time.monotonic() - start > 60 * asked.minutes:
             print(f"{asked.minutes} minutes are over; {cell.folder} and what follows is left for the next time")
             return
-        found = row(run(cell, benchmark, asked.weights, asked.warmed, out, asked.limit))
+        found = row(run(cell, benchmark, networks, out, asked.limit))
         found.pop("errors")
         print(json.dumps({"cell": cell.folder} | found), flush=True)
 

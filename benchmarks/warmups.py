@@ -2,12 +2,13 @@
 
 What: error and NLL on the four extra corruptions at severities 3 to 5, of BN and of VCoTTA with its default settings
 and 8 views, from a network as it is (``none``: variational, but not trained) and from the same network after warm-ups
-that differ in options of `WarmUpConfig` (``default`` is the data set's own).
+that differ in options of `WarmUpConfig` from the data set's own (``default``).
 How: every way is warmed up anew on the data set's training images, with the same seed; all are scored on the same
 pixels. The warmed networks and ``warmups.json`` lie in ``--out``; ways that the file has already are not repeated.
+Seconds are of the warm-up, by the clock.
 
-    python benchmarks/warmups.py --dataset cifar100 --weights next.safetensors --out runs/warmups \
-        none default augmix=true sigma_ratio=0.15,lr=1e-4
+    python benchmarks/warmups.py --dataset cifar100 --weights next.safetensors --limit 2000 --out runs/warmups \
+        none epochs=2,augmix=false epochs=2,augmix=false,sigma_ratio=0.15 epochs=2 epochs=5 epochs=10
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from vcotta.experiments.setup import adapter_for, source_network, stream_for, wa
 from vcotta.files import sha256, write_json
 from vcotta.streams import Stream
 
-VIEWS = 8
+METHODS: dict[str, dict[str, Any]] = {"bn": {}, "vcotta": {"views": 8}}
 SEVERITIES = (3, 4, 5)
 
 
@@ -40,21 +41,40 @@ def configured(way: str, own: WarmUpConfig) -> WarmUpConfig | None:
     """The settings that a word of the command line stands for; None where nothing is trained."""
     if way == "none":
         return None
-    options = {} if way == "default" else dict(part.split("=", 1) for part in way.split(","))
-    return replace(own, **{name: json.loads(value) for name, value in options.items()})
+    try:
+        options = {} if way == "default" else dict(part.split("=", 1) for part in way.split(","))
+        return replace(own, **{name: json.loads(value) for name, value in options.items()})
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Expected none, default or OPTION=VALUE[,OPTION=VALUE] with options of WarmUpConfig and values as JSON "
+            f"(true, 0.15), but got {way!r}: {error}"
+        ) from error
 
 
-def scores(benchmark: Benchmark, model: nn.Module, stream: Stream, runtime: Runtime) -> dict[str, Any]:
-    """Error, NLL and errors by corruption and severity of both methods, from one start."""
+def scores(benchmark: Benchmark, start: nn.Module, stream: Stream, runtime: Runtime) -> dict[str, Any]:
+    """Error, NLL and errors by corruption and severity of each method from one start, and what it was run on."""
     found: dict[str, Any] = {}
-    for method, options in {"bn": {}, "vcotta": {"views": VIEWS}}.items():
-        adapter = adapter_for(benchmark, method, model, runtime=runtime, guard=False, **options)
-        run = run_stream(adapter, stream)
-        mean, parts = run.summary()["mean"], run.summary()["domains"]
-        errors = {f"{part['domain']}-{part['severity']}": 100 * part["error"] for part in parts}
-        found[method] = {"error": 100 * mean["error"], "nll": mean["nll"], "errors": errors}
-        facts = {fact: run.manifest[fact] for fact in ("runtime", "hardware", "versions")}
-    return found | facts
+    for method, options in METHODS.items():
+        run = run_stream(adapter_for(benchmark, method, start, runtime=runtime, guard=False, **options), stream)
+        summary = run.summary()
+        errors = {f"{part['domain']}-{part['severity']}": 100 * part["error"] for part in summary["domains"]}
+        found[method] = {"error": 100 * summary["mean"]["error"], "nll": summary["mean"]["nll"], "errors": errors}
+        found |= {fact: run.manifest[fact] for fact in ("weights_sha256", "runtime", "hardware", "versions")}
+    return found
+
+
+def kept(rows: list[dict[str, Any]], asked: dict[str, Any]) -> bool:
+    """Whether a way was scored; one of that name with other settings is an error that says which."""
+    for row in rows:
+        if row["way"] == asked["way"]:
+            other = [name for name, value in asked.items() if row[name] != value]
+            if other:
+                raise ValueError(
+                    f"Expected {asked['way']} to be what the file has, but {', '.join(other)} differs. "
+                    "Give another --out."
+                )
+            return True
+    return False
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -69,38 +89,35 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the warmed networks and the file")
     asked = parser.parse_args(given)
     benchmark, runtime = find_benchmark(asked.dataset), Runtime(asked.device, asked.precision)
-    ways = {way: configured(way, benchmark.warm_up) for way in asked.ways}  # what is wrong is told at once
+    configs = {way: configured(way, benchmark.warm_up) for way in asked.ways}  # what is wrong is told at once
     stream = stream_for(benchmark, corruptions=EXTRA, severity=SEVERITIES, limit=asked.limit, device=asked.device)
-    asked.out.mkdir(parents=True, exist_ok=True)
     path = asked.out / "warmups.json"
     rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    for way, config in ways.items():
-        if way in [row["way"] for row in rows]:
+    for way, config in configs.items():
+        facts = {
+            "way": way,
+            "config": None if config is None else asdict(config),
+            "dataset": benchmark.name,
+            "network": asked.network or benchmark.network,
+            "weights_file_sha256": None if asked.weights is None else sha256(asked.weights),
+            "images": stream.describe()["images_per_domain"],
+        }
+        if kept(rows, facts):
             continue
         model = source_network(benchmark, asked.network, asked.weights)
-        start = time.perf_counter()
+        began = time.perf_counter()
         if config is None:
-            warmed = to_variational(model).requires_grad_(False).eval()
+            start = to_variational(model, benchmark.warm_up.sigma_ratio).requires_grad_(False).eval()
         else:
-            warmed = warm_network(
-                benchmark, model, config=config, runtime=runtime, path=asked.out / f"{way}.safetensors"
-            )
-        row = {"way": way, "seconds": time.perf_counter() - start, "config": None if config is None else asdict(config)}
-        rows.append(
-            row
-            | scores(benchmark, warmed, stream, runtime)
-            | {
-                "dataset": benchmark.name,
-                "network": asked.network or benchmark.network,
-                "weights_sha256": None if asked.weights is None else sha256(asked.weights),
-                "images": stream.describe()["images_per_domain"],
-            }
-        )
+            asked.out.mkdir(parents=True, exist_ok=True)
+            file = asked.out / f"{way}.safetensors"
+            start = warm_network(benchmark, model, config=config, runtime=runtime, path=file)
+        seconds = time.perf_counter() - began
+        row = facts | {"seconds": seconds} | scores(benchmark, start, stream, runtime)
+        rows.append(row)
         write_json(path, rows)
-        told = ", ".join(
-            f"{name} {rows[-1][name]['error']:.2f} % ({rows[-1][name]['nll']:.3f})" for name in ("bn", "vcotta")
-        )
-        print(f"{way}: {row['seconds']:.0f} s, {told}", flush=True)
+        told = ", ".join(f"{name} {row[name]['error']:.2f} % ({row[name]['nll']:.3f})" for name in METHODS)
+        print(f"{way}: {seconds:.0f} s, {told}", flush=True)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,15 @@ def headline_text(dataset: str = "cifar10") -> str:
             f"| {method} | {preset or ''} | {mean['error']:.2f} | {_spread(errors)} | {mean['nll']:.3f} "
             f"| {mean['brier']:.3f} | {mean['ece']:.3f} | {seconds:.2f} | {max(row['peak_gib'] for row in same):.2f} |"
         )
-    return "\n".join([*lines, "", *_settings(f"{dataset}c-headline")])
+    return "\n".join([*lines, "", *_settings(f"{dataset}c-headline"), *_other_starts(f"{dataset}c-headline")])
+
+
+def _other_starts(name: str) -> list[str]:
+    """Which rows start from another warmed network than BN on the warmed network does, if any."""
+    manifests = json.loads((RESULTS / f"{name}-manifests.json").read_text()).values()
+    starts = {one["cell"]["name"]: one["weights_sha256"] for one in manifests if one["cell"]["warmed"]}
+    others = [row for row, start in starts.items() if start != starts["bn-warmed"]]
+    return ["", f"Started from another warm-up than the others: {', '.join(others)}."] if others else []
 
 
 def by_corruption_text(dataset: str = "cifar10") -> str:

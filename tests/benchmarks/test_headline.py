@@ -11,7 +11,7 @@ from vcotta.bayes import save_warmed, to_variational
 from vcotta.data.digits import digits_network
 from vcotta.experiments.benchmark import BENCHMARKS
 from vcotta.models import save_weights
-from vcotta.runs import SUMMARY
+from vcotta.runs import RECORDS, SUMMARY, TIMING
 
 
 @pytest.fixture
@@ -40,8 +40,10 @@ def test_cells_run_once_and_are_collected(headline, files, tmp_path, capsys) -> 
     assert not capsys.readouterr().out  # finished already
     headline.main([*out, "--collect", str(tmp_path)])
     assert not capsys.readouterr().out  # a try is no result
-    for records in tmp_path.rglob("records.jsonl"):
-        records.unlink()  # what is collected needs only the small files
+    records = list(tmp_path.rglob(RECORDS))
+    assert len(records) == 3
+    for path in records:
+        path.unlink()  # what is collected needs only the small files
     headline.main(["--out", str(tmp_path / "runs" / "try-50"), "--collect", str(tmp_path)])
     (row,) = json.loads((tmp_path / "cifar10c-headline.json").read_text())
     assert row["method"] == "bn-warmed"
@@ -63,6 +65,24 @@ def test_a_run_that_was_made_with_other_settings_is_refused(headline, files, tmp
     monkeypatch.setattr(headline, "find_benchmark", lambda name: digits)
     with pytest.raises(ValueError, match="batch_size is 50 there and 25 here"):
         headline.main(cell)
+
+
+@pytest.mark.filterwarnings("ignore:The frost photographs")
+def test_a_run_from_another_warm_up_is_refused(headline, files, tmp_path) -> None:
+    cell = [*files, "--out", str(tmp_path / "runs"), "--limit", "50", "--only", "main/bn-warmed"]
+    headline.main(cell)
+    save_warmed(to_variational(digits_network(1)), tmp_path / "warmed.safetensors")
+    with pytest.raises(ValueError, match="weights_file_sha256"):
+        headline.main(cell)
+
+
+@pytest.mark.filterwarnings("ignore:The frost photographs")
+def test_a_run_that_came_along_in_part_is_not_collected(headline, files, tmp_path) -> None:
+    headline.main([*files, "--out", str(tmp_path / "runs"), "--limit", "50", "--only", "main/bn-warmed"])
+    (timing,) = tmp_path.rglob(TIMING)
+    timing.write_text("".join(timing.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(ValueError, match=r"Expected 2 batches of bn .* but got 1 timings"):
+        headline.main(["--out", str(tmp_path / "runs" / "try-50"), "--collect", str(tmp_path)])
 
 
 def test_no_run_starts_after_the_time_is_over(headline, files, tmp_path, capsys) -> None:

@@ -6,7 +6,11 @@ import json
 
 import pytest
 
+from vcotta.corruptions import EXTRA
 from vcotta.data.digits import digits_network
+from vcotta.evaluate import run_stream
+from vcotta.experiments.benchmark import BENCHMARKS
+from vcotta.experiments.setup import adapter_for, stream_for
 from vcotta.models import save_weights
 
 
@@ -30,12 +34,23 @@ def test_each_way_is_made_once_and_scored_on_the_held_out_corruptions(script, gi
     assert (mixed["config"]["augmix"], plain["config"]["augmix"]) == (True, False)
     assert mixed["config"] | {"augmix": False} == plain["config"]
     assert mixed["bn"]["nll"] != plain["bn"]["nll"]
-    assert len(plain["vcotta"]["errors"]) == 4 * 3
+    assert list(plain["vcotta"]["errors"]) == [f"{name}-{severity}" for name in EXTRA for severity in (3, 4, 5)]
     assert plain["vcotta"]["error"] == pytest.approx(sum(plain["vcotta"]["errors"].values()) / 12)
+    digits = BENCHMARKS["digits"]
+    stream = stream_for(digits, corruptions=EXTRA, severity=(3, 4, 5), limit=50)
+    same = run_stream(adapter_for(digits, "bn", digits_network(0)), stream).summary()["mean"]
+    assert none["bn"]["nll"] == pytest.approx(same["nll"])  # variational, and otherwise the network that was given
     assert (tmp_path / "warmups" / "epochs=1.safetensors").exists()
 
 
 def test_settings_that_cannot_be_are_told_before_anything_is_made(script, given, tmp_path) -> None:
-    with pytest.raises(ValueError, match="`epochs` to be at least 1"):
-        script.main(["none", "epochs=0", *given])
+    for wrong in ("epochs=0", "sigma_ratio=-1", "epoch=2", "augmix=True", "foo"):
+        with pytest.raises(ValueError, match=f"Expected none, default or OPTION=VALUE.* but got '{wrong}'"):
+            script.main(["none", wrong, *given])
     assert not (tmp_path / "warmups").exists()
+
+
+def test_a_way_that_was_scored_with_other_images_is_refused(script, given) -> None:
+    script.main(["none", *given])
+    with pytest.raises(ValueError, match=r"but images differs\. Give another --out"):
+        script.main(["none", *given, "--limit", "60"])

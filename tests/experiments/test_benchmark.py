@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vcotta.bayes import WarmUpConfig
 from vcotta.experiments.benchmark import BENCHMARKS, find_benchmark
 from vcotta.methods import configure, list_methods
 
@@ -38,6 +39,10 @@ def test_settings_of_the_papers_benchmarks_are_the_published_ones() -> None:
 def test_a_warm_up_shows_the_images_of_the_training(name: str) -> None:
     assert BENCHMARKS[name].warm_up.augmix == BENCHMARKS[name].training.augmix
     assert BENCHMARKS[name].warm_up.flip == BENCHMARKS[name].training.flip
+
+
+def test_the_warm_up_of_cifar100_is_the_one_of_the_headline() -> None:
+    assert BENCHMARKS["cifar100"].warm_up == WarmUpConfig(epochs=10, augmix=True)
 
 
 def test_unknown_data_sets_suggest_the_nearest() -> None:

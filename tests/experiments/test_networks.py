@@ -47,6 +47,13 @@ def test_the_papers_preset_warms_up_as_printed_or_takes_the_network_given(quick,
     assert best.key != paper.key
     epochs = Asked("cifar10", "paper").cell("vcotta", warm_up={"epochs": 2})
     assert epochs.warm_up == {"kl_weight": None, "epochs": 2}
+    long, printed = (
+        recipe(Asked("cifar100", preset).cell("vcotta"), find_benchmark("cifar100"))["warm_up"]
+        for preset in ("best", "paper")
+    )
+    assert (long["epochs"], long["augmix"]) == (10, True)
+    assert (printed["epochs"], printed["augmix"], printed["kl_weight"]) == (5, False, None)
+    assert recipe(Asked("cifar100", "paper").cell("vcotta"), find_benchmark("cifar100"), files)["warm_up"] is None
     found = network_for(replace(paper, dataset="digits"), DIGITS, files)
     assert torch.equal(first_weight(found), first_weight(DIGITS.build(None, seed=8)))
     assert recipe(paper, cifar, files) == {"training": None, "warm_up": None}

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from vcotta.experiments.benchmark import find_benchmark
 from vcotta.methods import configure
 
-__all__ = ["Cell", "Start"]
+__all__ = ["Cell", "Start", "printed_warm_up"]
 
 Start = Literal["source", "warmed", "unwarmed", "scratch"]
 """The network a cell starts from: the ``source`` network; that network ``warmed`` up, or made variational without a
@@ -71,3 +71,13 @@ class Cell:
         """A name for its folder, the same for rows of several experiments that are the same run."""
         digest = hashlib.sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()[:8]
         return f"{self.method}-{self.seed}-{digest}"
+
+
+def printed_warm_up(dataset: str) -> dict[str, Any]:
+    """What the paper's warm-up has in place of the data set's own: KL / N, and on CIFAR-100 five epochs of views.
+
+    Example:
+        >>> printed_warm_up("cifar10")
+        {'kl_weight': None}
+    """
+    return {"kl_weight": None} | ({"epochs": 5, "augmix": False} if dataset == "cifar100" else {})

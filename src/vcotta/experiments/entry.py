@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from vcotta._messages import unknown_name
-from vcotta.experiments.cells import Cell
+from vcotta.experiments.cells import Cell, printed_warm_up
 from vcotta.methods import METHODS
 
 __all__ = ["Asked", "Entry", "Varied"]
@@ -24,7 +24,7 @@ class Asked:
 
     Attributes:
         dataset: Name of the benchmark.
-        preset: VCoTTA's preset; ``paper`` also warms up with the printed weight of the divergence.
+        preset: VCoTTA's preset; ``paper`` also warms up as printed (`printed_warm_up`).
         seeds: Seeds to average over.
         limit: Images of each domain; None for all.
         views: Most views a method may use; None for its own number.
@@ -52,7 +52,7 @@ class Asked:
             options["views"] = min(self.views, options.get("views", self.views))
         start = more.pop("start", "warmed" if variational else "source")
         if start == "warmed" and self.preset == "paper":
-            more["warm_up"] = {"kl_weight": None, **more.get("warm_up", {})}
+            more["warm_up"] = printed_warm_up(self.dataset) | more.get("warm_up", {})
         return Cell(label, self.dataset, method, options, start, limit=self.limit, **more)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from vcotta._version import __version__
 from vcotta.bayes import WarmUpConfig, is_warmed_file, load_warmed, to_variational
 from vcotta.experiments.benchmark import Benchmark
-from vcotta.experiments.cells import Cell
+from vcotta.experiments.cells import Cell, printed_warm_up
 from vcotta.experiments.setup import source_network, train_network, warm_network
 from vcotta.experiments.warmed import kept_warmed
 from vcotta.files import cache_dir, sha256
@@ -116,8 +116,8 @@ def recipe(cell: Cell, benchmark: Benchmark, weights: Weights | None = None) -> 
 
 
 def _takes_warmed(cell: Cell) -> bool:
-    """Whether a given warmed network will do: not where the warm-up is what is varied; its kappa is the preset's."""
-    return cell.start == "warmed" and not cell.warm_up.keys() - {"kl_weight"} and cell.source_share == 1
+    """Whether a given warmed network will do: not where the warm-up is what is varied; a preset's own is not."""
+    return cell.start == "warmed" and cell.warm_up in ({}, printed_warm_up(cell.dataset)) and cell.source_share == 1
 
 
 def _warm_up(cell: Cell, benchmark: Benchmark) -> WarmUpConfig:
