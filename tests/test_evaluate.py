@@ -8,9 +8,10 @@ import torch
 
 from vcotta import metrics
 from vcotta.distributed import World
-from vcotta.evaluate import run_stream, weights_sha256
+from vcotta.evaluate import run_stream
 from vcotta.runs import Run
 from vcotta.runtime import Runtime
+from vcotta.state_files import weights_sha256
 from vcotta.streams import Batch
 
 

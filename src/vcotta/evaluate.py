@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import platform
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vcotta import metrics
 from vcotta._messages import counted
@@ -29,12 +28,13 @@ from vcotta.resume import differences, identity
 from vcotta.run_writer import RunWriter, finished_run
 from vcotta.runs import LOCK, MANIFEST, SUMMARY, Run, check_folder, read_manifest
 from vcotta.runtime import Runtime
+from vcotta.state_files import weights_sha256
 from vcotta.streams import Batch, Stream
 
 if TYPE_CHECKING:
     from vcotta.methods.base import Adapter
 
-__all__ = ["already_finished", "run_stream", "weights_sha256"]
+__all__ = ["already_finished", "run_stream"]
 
 _BUSY = "Expected {} to be free, but another process is writing a run there. Wait for it, or choose another folder."
 
@@ -92,6 +92,7 @@ def run_stream(
     Example:
         >>> import tempfile, vcotta
         >>> from vcotta.data.digits import load_digits
+        >>> from torch import nn
         >>> net = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 10))
         >>> stream = vcotta.ContinualStream(load_digits()[1], ("fog", "frost"), batch_size=50, limit=100)
         >>> with tempfile.TemporaryDirectory() as out:
@@ -290,15 +291,6 @@ def _mixture(batch: Batch, log_probs: Tensor, labels: Tensor) -> dict[str, Any]:
         scores = {score: _plain(getattr(metrics, score)(log_probs[own], labels[own])) for score in ("nll", "brier")}
         parts.append({"domain": kind[0], "severity": kind[1], **scores})
     return {"domains": names, "severities": severities, "parts": parts}
-
-
-def weights_sha256(net: nn.Module) -> str:
-    """Return the SHA-256 of a network's tensors, names and values, in the order of their names."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(net.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _plan(method: str, config: Any, seed: int, runtime: Runtime, guard: Guard | None, stream: Stream) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from vcotta._version import __version__
 from vcotta.files import atomic_path
 
-__all__ = ["pack_state", "read_state", "state_kind", "unpack_state", "write_state"]
+__all__ = ["pack_state", "read_state", "state_kind", "unpack_state", "weights_sha256", "write_state"]
 
 _DAMAGE = (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading a damaged or forged file may raise on the way."""
@@ -87,6 +87,15 @@ def state_kind(path: str | os.PathLike[str]) -> str | None:
     except _DAMAGE:
         return None
     return kind if isinstance(kind, str) else None
+
+
+def weights_sha256(net: nn.Module) -> str:
+    """Return the SHA-256 of a network's tensors, names and values, in the order of their names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(net.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _digest(packed: Any, tensors: dict[str, Tensor]) -> str:

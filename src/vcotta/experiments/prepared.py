@@ -11,11 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from vcotta._version import __version__
-from vcotta.evaluate import weights_sha256
 from vcotta.experiments.benchmark import Benchmark
 from vcotta.files import cache_dir
 from vcotta.methods import Adapter
-from vcotta.state_files import read_state, write_state
+from vcotta.state_files import read_state, weights_sha256, write_state
 
 __all__ = ["prepare_adapter", "prepared_path"]
 

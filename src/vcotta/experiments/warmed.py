@@ -13,11 +13,11 @@ from torch import nn
 
 from vcotta._version import __version__
 from vcotta.bayes import load_warmed
-from vcotta.evaluate import weights_sha256
 from vcotta.experiments.benchmark import Benchmark
 from vcotta.files import cache_dir, sha256, write_json
 from vcotta.locks import locked
 from vcotta.runtime import Runtime
+from vcotta.state_files import weights_sha256
 
 __all__ = ["kept_warmed"]
 
