@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from vcotta import training
+from vcotta import epoch_state, training
 from vcotta.data import batches, to_tensor
 from vcotta.data.digits import DIGITS_BATCH, DIGITS_TRAINING, digits_network, load_digits
 from vcotta.runtime import Runtime
@@ -81,7 +81,8 @@ def states(*nets):
 
 
 def test_interrupted_training_equals_uninterrupted_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "_PAUSE", 0.0)
+    monkeypatch.setattr(epoch_state, "_PAUSE", 0.0)
+    monkeypatch.setattr(epoch_state, "_SHARE", 0)
     config, path = TrainConfig(epochs=4, shift=1, flip=True, augmix=True, seed=3), tmp_path / "training"
     whole = train(digits_network(0), small_loader(), config)
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -17,16 +15,15 @@ from torch import Tensor, nn
 
 from vcotta.augment import augmix, mirrored, shifted
 from vcotta.dense_groups import dense_groups
+from vcotta.epoch_state import EpochState, Stateful
 from vcotta.rng import OwnRng
 from vcotta.runtime import Runtime
-from vcotta.state_files import read_state, write_state
 
 __all__ = ["Loader", "TrainConfig", "train"]
 
 Model = TypeVar("Model", bound=nn.Module)
 
 _KIND = "vcotta-training-1"
-_PAUSE = 30.0  # seconds of training, at least, that an interruption may cost: saving a large network takes time too
 _TOGETHER = 8  # batches that AugMix mixes at once: its thousand small operations keep a GPU waiting for the host
 
 
@@ -129,9 +126,15 @@ def train(
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _cycle(step, steps, config.rise))
     rng = OwnRng(config.seed, runtime.device)
-    parts = {"model": model, "optimiser": optimiser, "schedule": schedule, "rng": rng, "loader": loader}
-    done = 0 if checkpoint is None else _resume(Path(checkpoint), parts, config)
-    saved, full = time.monotonic(), 0
+    parts: dict[str, Stateful] = {
+        "model": model,
+        "optimiser": optimiser,
+        "schedule": schedule,
+        "rng": rng,
+        "loader": loader,
+    }
+    state = EpochState(checkpoint, _KIND, parts, {"config": asdict(config)})
+    done, full = state.resume(), 0
     passes = bool(runtime.compile) and config.augmix  # else it takes longer to compile them than they gain
     model.train()
     for epoch in range(done, config.epochs):
@@ -149,32 +152,11 @@ def train(
         mean = total.item() / count
         if not math.isfinite(mean):
             raise FloatingPointError(f"The loss became {mean} in epoch {epoch + 1}. Lower `lr` (it was {config.lr}).")
-        if checkpoint is not None and (time.monotonic() - saved > _PAUSE or epoch + 1 == config.epochs):
-            state = {name: part.state_dict() for name, part in parts.items()}  # type: ignore[attr-defined]
-            write_state(checkpoint, _KIND, {"config": asdict(config), "epochs": epoch + 1, **state})
-            saved = time.monotonic()
+        state.save(epoch + 1, now=epoch + 1 == config.epochs)
         if progress is not None:
             progress(epoch + 1, config.epochs, mean)
     optimiser.zero_grad()
     return model.eval()
-
-
-def _resume(path: Path, parts: dict[str, Any], config: TrainConfig) -> int:
-    """Restore every part from a checkpoint, if there is one; returns the epochs it has behind it."""
-    if not path.exists():
-        return 0
-    state = read_state(path, _KIND)
-    if state["config"] != asdict(config):
-        raise ValueError(f"The checkpoint {path} was made with other settings: {state['config']}. Move it away.")
-    try:
-        own = {key: tensor.shape for key, tensor in parts["model"].state_dict().items()}
-        if own != {key: tensor.shape for key, tensor in state["model"].items()}:
-            raise ValueError("its tensors have other names or shapes")
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
-    except (RuntimeError, KeyError, ValueError) as error:
-        raise ValueError(f"The checkpoint {path} belongs to another network: {error}") from error
-    return int(state["epochs"])
 
 
 def _augmented(loader: Loader, config: TrainConfig, runtime: Runtime) -> Iterator[tuple[Tensor, Tensor]]:

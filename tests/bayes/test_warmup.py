@@ -5,22 +5,24 @@ from typing import ClassVar
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from vcotta import WarmUpConfig, kl_divergence, load_warmed, save_warmed, to_variational, warm_up
+from vcotta import WarmUpConfig, epoch_state, kl_divergence, load_warmed, save_warmed, to_variational, warm_up
 from vcotta.bayes import is_variational, sampling, variational_parameters
+from vcotta.data import batches
 from vcotta.state_files import read_state
 
 
 @pytest.fixture
 def source(images):
     """Images whose brightness in one channel is the class."""
-    batches = []
+    found = []
     for seed in range(6):
         x, y = images(16, seed) * 0.5, torch.arange(16) % 4
         for k in range(3):
             x[y == k, k] += 0.5
-        batches.append((x, y))
-    return batches
+        found.append((x, y))
+    return found
 
 
 def test_it_returns_a_variational_network_in_eval_and_mean_mode_and_leaves_the_model_alone(tiny, source) -> None:
@@ -114,6 +116,51 @@ def test_the_saved_network_comes_back_with_its_settings(tiny, source, tmp_path) 
     assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), again.state_dict().values(), strict=True))
     with torch.random.fork_rng(), sampling(again):
         assert not torch.equal(again(source[0][0]), net(source[0][0]))
+
+
+LOADERS = {
+    "a list that ends with one image": lambda x, y: [(x[:20], y[:20]), (x[20:40], y[20:40]), (x[40:41], y[40:41])],
+    "a loader of its own order": lambda x, y: batches(
+        (x * 255).byte().permute(0, 2, 3, 1).numpy(), y.numpy(), 20, shuffle_seed=1
+    ),
+    "a DataLoader that shuffles": lambda x, y: DataLoader(TensorDataset(x, y), 20, shuffle=True),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_an_interrupted_warm_up_equals_one_that_was_not(kind, tiny, source, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(epoch_state, "_PAUSE", 0.0)
+    monkeypatch.setattr(epoch_state, "_SHARE", 0)
+    x, y = (torch.cat(parts) for parts in zip(*source, strict=True))
+    config, path = WarmUpConfig(epochs=4, lr=1e-2), tmp_path / "warming"
+    whole = warm_up(tiny(), LOADERS[kind](x, y), config, progress=False)
+    loader = LOADERS[kind](x, y)
+    heard: list[int] = []
+
+    def stop(step: int, steps: int, loss: float) -> None:
+        heard.append(step)
+        if step > 0.6 * 4 * len(loader):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        warm_up(tiny(), loader, config, progress=stop, checkpoint=path)
+    again: list[int] = []
+    resumed = warm_up(
+        tiny(), LOADERS[kind](x, y), config, progress=lambda step, *_: again.append(step), checkpoint=path
+    )
+    assert 1 < again[0] <= heard[-1]  # from the last whole epoch on
+    ours, theirs = (list(net.state_dict().values()) for net in (resumed, whole))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_a_checkpoint_of_another_warm_up_is_refused(tiny, source, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(epoch_state, "_PAUSE", 0.0)
+    path = tmp_path / "warming"
+    warm_up(tiny(), source, WarmUpConfig(epochs=2), progress=False, checkpoint=path)
+    with pytest.raises(ValueError, match="other settings: config is"):
+        warm_up(tiny(), source, WarmUpConfig(epochs=3), progress=False, checkpoint=path)
+    with pytest.raises(ValueError, match="other settings: weights_sha256 is"):
+        warm_up(tiny(seed=5), source, WarmUpConfig(epochs=2), progress=False, checkpoint=path)
 
 
 def test_foreign_truncated_and_mismatched_files_are_refused(tiny, tmp_path) -> None:

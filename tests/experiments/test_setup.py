@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from vcotta import save_warmed, to_variational
+from vcotta import WarmUpConfig, epoch_state, save_warmed, to_variational
 from vcotta.bayes import is_variational
 from vcotta.data.digits import digits_network
 from vcotta.experiments import setup
@@ -113,6 +115,27 @@ def test_a_warmed_network_is_kept_in_the_cache_and_made_anew_when_damaged(warmin
     start()
     assert len(warmings) == 4
     assert len(list(kept.parent.glob("*.safetensors"))) == 3
+
+
+def test_a_warm_up_to_a_file_goes_on_after_an_interruption_and_leaves_nothing_beside_it(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(epoch_state, "_PAUSE", 0.0)
+    few = replace(DIGITS, source_share=0.1)
+    config, model, path = WarmUpConfig(epochs=3, flip=False), few.build(None), tmp_path / "warm.safetensors"
+
+    def stop(done, total, loss):
+        if done > total / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        warm_network(few, model, config=config, path=path, task=lambda *_: stop)
+    assert [file.name for file in tmp_path.iterdir()] == ["warm.safetensors.warming"]
+    steps: list[int] = []
+    warmed = warm_network(few, model, config=config, path=path, task=lambda *_: lambda done, *__: steps.append(done))
+    assert steps[0] > 1
+    assert [file.name for file in tmp_path.iterdir()] == ["warm.safetensors"]
+    whole = warm_network(few, model, config=config)
+    pairs = zip(warmed.state_dict().values(), whole.state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_the_cache_is_not_used_for_digits(untrained, warmings, monkeypatch, tmp_path) -> None:

@@ -20,10 +20,11 @@ from vcotta.batch_norm import batch_norms, reestimate_statistics
 from vcotta.bayes.convert import to_variational
 from vcotta.bayes.gaussian import kl_divergence
 from vcotta.bayes.layers import is_variational, sampling, variational_parameters
+from vcotta.epoch_state import EpochState, Stateful
 from vcotta.inputs import check_images, check_labels, labelled_batches
 from vcotta.rng import OwnRng
 from vcotta.runtime import Runtime
-from vcotta.state_files import read_state, state_kind, write_state
+from vcotta.state_files import read_state, state_kind, weights_sha256, write_state
 from vcotta.views import random_view
 
 __all__ = ["Loader", "WarmUpConfig", "is_warmed_file", "load_warmed", "save_warmed", "warm_up"]
@@ -35,6 +36,7 @@ Report = Callable[[int, int, float], None]
 """Progress of the warm-up: called with (step, steps, loss) after every step."""
 
 _KIND = "vcotta-warmed-1"
+_KEPT = "vcotta-warming-1"
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ def warm_up(
     path: str | os.PathLike[str] | None = None,
     runtime: Runtime | None = None,
     progress: Report | bool = True,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> nn.Module:
     r"""Turn a pretrained classifier into a variational network (paper, section "Variational Warm-up", Algorithm 1).
 
@@ -117,12 +120,17 @@ def warm_up(
         runtime: Device and precision.
         progress: True for a progress bar on a terminal, False for silence, or a callable that takes
             (step, steps, loss); steps is 0 when the loader has no length.
+        checkpoint: File that is written between epochs, every half a minute at most, and gone on from where it is
+            already there; remove it when the result is kept. The result is that of a warm-up without interruption if
+            the loader's order can be restored: it has a ``state_dict``, as `vcotta.data.batches` does, or draws from
+            torch's global generator, as a DataLoader does, or has one order.
 
     Returns:
         The variational network in eval and mean mode: the source prior of the adaptation.
 
     Raises:
         FloatingPointError: If the loss stops being finite, with what to try.
+        ValueError: If the checkpoint is damaged or belongs to another network or other settings.
 
     Example:
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
@@ -142,51 +150,79 @@ def warm_up(
     steps = config.epochs * _length(loader)
     normalised = any(batch_norms(net))
     optimizer = torch.optim.Adam(net.parameters(), lr=config.lr, fused=True)
+    rng = OwnRng(config.seed, runtime.device)
+    state = _state(checkpoint, config, prior, {"model": net, "optimizer": optimizer, "rng": rng}, loader)
+    done = state.resume()
     kept: list[Tensor] = []
-    step = 0
-    pending: Tensor | None = None  # a step's loss is read when the next one is under way, so that a GPU never waits
+    step = _taken(optimizer)
     net.train()
-    with _reporter(progress, steps) as report, OwnRng(config.seed, runtime.device).scope(), torch.enable_grad():
-        for epoch in range(config.epochs):
-            before = step
-            for images, labels in labelled_batches(loader):
-                if epoch == 0:
-                    check_images(images)
-                if len(images) == 1 and normalised:
-                    continue  # one image has no batch statistics
-                images, labels = (x.clone() if x.is_inference() else x for x in (images, labels))
-                images = runtime.place_images(images)
-                if epoch == config.epochs - 1 and sum(map(len, kept)) < config.statistics_images:
-                    kept.append(images)
-                share = step / steps if steps else epoch / config.epochs
-                optimizer.param_groups[0]["lr"] = config.lr * (1 + math.cos(math.pi * share)) / 2
-                seen = random_view(images, flip=config.flip, per_image=True) if config.views else images
-                seen = augmix(seen) if config.augmix else seen
-                with sampling(net), runtime.autocast():
-                    logits = net(seen)
-                if epoch == 0:
-                    check_labels(labels, len(images), logits.shape[-1])
-                kl = kl_divergence(net, prior, compiled=bool(runtime.compile))
-                loss = F.cross_entropy(logits.float(), labels.to(runtime.device)) + kl_scale * kl
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                optimizer.step()
-                if pending is not None:
-                    report(step, steps, _finite(pending, step))
-                pending = loss.detach()
-                step += 1
-            if step == before:
+    with _reporter(progress, steps) as report, torch.enable_grad():
+        for epoch in range(done, config.epochs):
+            last = epoch == config.epochs - 1
+            pending: Tensor | None = None  # a step's loss is read when the next is under way, so that a GPU never waits
+            with rng.scope():
+                for images, labels in _placed(loader, runtime, check=epoch == done, single=not normalised):
+                    if last and sum(map(len, kept)) < config.statistics_images:
+                        kept.append(images)
+                    share = step / steps if steps else epoch / config.epochs
+                    optimizer.param_groups[0]["lr"] = config.lr * (1 + math.cos(math.pi * share)) / 2
+                    seen = random_view(images, flip=config.flip, per_image=True) if config.views else images
+                    seen = augmix(seen) if config.augmix else seen
+                    with sampling(net), runtime.autocast():
+                        logits = net(seen)
+                    if epoch == done:
+                        check_labels(labels, len(images), logits.shape[-1])
+                    kl = kl_divergence(net, prior, compiled=bool(runtime.compile))
+                    loss = F.cross_entropy(logits.float(), labels.to(runtime.device)) + kl_scale * kl
+                    optimizer.zero_grad(set_to_none=True)
+                    loss.backward()
+                    optimizer.step()
+                    if pending is not None:
+                        report(step, steps, _finite(pending, step))
+                    pending = loss.detach()
+                    step += 1
+            if pending is None:
                 raise ValueError(
                     f"Expected the loader to yield batches in every epoch, but it had none in epoch {epoch + 1}. "
                     "A generator runs dry after one pass: give a list or a DataLoader."
                 )
-        if pending is not None:
             report(step, steps, _finite(pending, step))
+            if not last:
+                state.save(epoch + 1)
     net.requires_grad_(False).eval()
     reestimate_statistics(net, kept)
     if path is not None:
         save_warmed(net, path, config=asdict(config))
     return net
+
+
+def _state(
+    path: str | os.PathLike[str] | None,
+    config: WarmUpConfig,
+    prior: nn.Module,
+    parts: dict[str, Stateful],
+    loader: Loader,
+) -> EpochState:
+    """What is kept between epochs; the order of a loader that can tell it, too."""
+    if path is None:
+        return EpochState(None, _KEPT, parts, {})
+    own = {"loader": loader} if isinstance(loader, Stateful) else {}
+    return EpochState(path, _KEPT, parts | own, {"config": asdict(config), "weights_sha256": weights_sha256(prior)})
+
+
+def _taken(optimizer: torch.optim.Adam) -> int:
+    """The steps behind Adam, by its own count."""
+    return next((int(state["step"]) for state in optimizer.state.values()), 0)
+
+
+def _placed(loader: Loader, runtime: Runtime, *, check: bool, single: bool) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches with the images on the device; those of one image only if ``single``: alone it has no statistics."""
+    for images, labels in labelled_batches(loader):
+        if check:
+            check_images(images)
+        if single or len(images) > 1:
+            images, labels = (x.clone() if x.is_inference() else x for x in (images, labels))
+            yield runtime.place_images(images), labels
 
 
 def save_warmed(net: nn.Module, path: str | os.PathLike[str], **metadata: Any) -> None:

@@ -105,7 +105,8 @@ def warmup(
 ) -> None:
     """Make a source network variational (Algorithm 1).
 
-    The result is for `vcotta run --weights`.
+    The result is for `vcotta run --weights`. The state is kept beside the file as it goes: the same command goes on
+    after an interruption.
     """
     from dataclasses import replace
 

@@ -101,12 +101,20 @@ def warm_network(
     path: Path | None = None,
     task: Task | None = None,
 ) -> nn.Module:
-    """Warm a source network up on the benchmark's training images."""
+    """Warm a source network up on the benchmark's training images.
+
+    Where the result goes to a file, ``path``, the state is kept beside it, ``path`` with ``.warming``, until it is
+    there: asked again after an interruption, it goes on.
+    """
     runtime = runtime or Runtime()
     report = task("Warm-up", "loss {:.3f}") if task else False
     config = replace(config or benchmark.warm_up, seed=seed)
     loader = benchmark.source(seed, runtime.device)
-    return warm_up(model, loader, config, path=path, runtime=runtime, progress=report)
+    checkpoint = None if path is None else path.with_name(path.name + ".warming")
+    warmed = warm_up(model, loader, config, path=path, runtime=runtime, progress=report, checkpoint=checkpoint)
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
+    return warmed
 
 
 def start_network(

@@ -1,0 +1,94 @@
+"""The state of a training or a warm-up between two epochs, kept in a file to go on from."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from vcotta.state_files import read_state, write_state
+
+__all__ = ["EpochState", "Stateful"]
+
+_PAUSE = 30.0  # seconds, at least, between two times of saving
+_SHARE = 10  # and so many times as long as saving takes, which for a large network is a while
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Whatever can be saved and restored: networks, optimisers, loaders, random numbers."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state: Any) -> Any:
+        """Go on from a state."""
+
+
+class EpochState:
+    """Keeps parts in a file as epochs pass, every half a minute at most, and restores them from it.
+
+    Example:
+        >>> import tempfile
+        >>> from torch import nn
+        >>> path, net = Path(tempfile.mkdtemp()) / "state", nn.Linear(2, 2)
+        >>> EpochState(path, "example-1", {"model": net}, {"lr": 0.1}).save(3, now=True)
+        >>> EpochState(path, "example-1", {"model": net}, {"lr": 0.1}).resume()
+        3
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None,
+        kind: str,
+        parts: Mapping[str, Stateful],
+        facts: Mapping[str, Any],
+    ) -> None:
+        """Name what is kept.
+
+        Args:
+            path: The file; None keeps nothing.
+            kind: Kind of the file, as for `write_state`.
+            parts: What is saved and restored; ``model``, the network, is checked first.
+            facts: Plain values that must be the same when the work goes on, its settings.
+        """
+        self.path = None if path is None else Path(path)
+        self.kind, self.parts, self.facts = kind, parts, dict(facts)
+        self._next = time.monotonic() + _PAUSE
+
+    def resume(self) -> int:
+        """Restore every part, if there is a file, and return the epochs that are done.
+
+        Raises:
+            ValueError: The file is damaged, or belongs to another network or other settings.
+        """
+        if self.path is None or not self.path.exists():
+            return 0
+        state = read_state(self.path, self.kind)
+        for name, value in self.facts.items():
+            if state.get(name) != value:
+                raise ValueError(
+                    f"The checkpoint {self.path} was made with other settings: {name} is {state.get(name)} there and "
+                    f"{value} here. Move it away."
+                )
+        try:
+            own = {key: tensor.shape for key, tensor in self.parts["model"].state_dict().items()}
+            if own != {key: tensor.shape for key, tensor in state["model"].items()}:
+                raise ValueError("its tensors have other names or shapes")
+            for name, part in self.parts.items():
+                part.load_state_dict(state[name])
+        except (RuntimeError, KeyError, ValueError) as error:
+            raise ValueError(f"The checkpoint {self.path} belongs to another network: {error}") from error
+        return int(state["epochs"])
+
+    def save(self, epochs: int, *, now: bool = False) -> None:
+        """Keep the parts after so many epochs, unless it is too soon and not asked for ``now``."""
+        began = time.monotonic()
+        if self.path is None or not (now or began >= self._next):
+            return
+        parts = {name: dict(part.state_dict()) for name, part in self.parts.items()}
+        write_state(self.path, self.kind, {**self.facts, "epochs": epochs, **parts})
+        ended = time.monotonic()
+        self._next = ended + max(_PAUSE, _SHARE * (ended - began))

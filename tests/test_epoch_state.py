@@ -1,0 +1,67 @@
+"""What is kept between epochs is kept rarely enough, and taken back only where it belongs."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from vcotta import epoch_state
+from vcotta.epoch_state import EpochState
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that says what it is told, and moves on by what saving is told to take."""
+
+    class Clock:
+        now, saving, saved = 0.0, 0.0, 0
+
+        def monotonic(self) -> float:
+            return self.now
+
+        def write_state(self, *_) -> None:
+            self.now += self.saving
+            self.saved += 1
+
+    clock = Clock()
+    monkeypatch.setattr(epoch_state, "time", clock)
+    monkeypatch.setattr(epoch_state, "write_state", clock.write_state)
+    return clock
+
+
+@pytest.mark.parametrize(("saving", "pause"), [(1.0, 30.0), (9.0, 90.0)])
+def test_saving_waits_half_a_minute_and_ten_times_as_long_as_it_takes(clock, tmp_path, saving, pause) -> None:
+    clock.saving = saving
+    state = EpochState(tmp_path / "state", "example-1", {"model": nn.Linear(2, 2)}, {})
+    state.save(1)
+    assert clock.saved == 0  # too soon
+    clock.now = 30.0
+    state.save(2)
+    assert clock.saved == 1
+    clock.now += pause - 0.1
+    state.save(3)
+    assert clock.saved == 1
+    clock.now += 0.1
+    state.save(4)
+    assert clock.saved == 2
+    state.save(5, now=True)
+    assert clock.saved == 3
+
+
+def test_without_a_file_nothing_is_kept_and_nothing_resumed() -> None:
+    state = EpochState(None, "example-1", {"model": nn.Linear(2, 2)}, {})
+    state.save(1, now=True)
+    assert state.resume() == 0
+
+
+def test_what_belongs_elsewhere_is_refused_with_what_differs(tmp_path) -> None:
+    path, parts = tmp_path / "state", {"model": nn.Linear(2, 2)}
+    EpochState(path, "example-1", parts, {"lr": 0.1}).save(1, now=True)
+    with pytest.raises(ValueError, match=r"lr is 0\.1 there and 0\.2 here\. Move it away"):
+        EpochState(path, "example-1", parts, {"lr": 0.2}).resume()
+    with pytest.raises(ValueError, match="belongs to another network: its tensors have other names or shapes"):
+        EpochState(path, "example-1", {"model": nn.Linear(3, 2)}, {"lr": 0.1}).resume()
+    with pytest.raises(ValueError, match="belongs to another network: 'optimizer'"):
+        EpochState(path, "example-1", parts | {"optimizer": nn.Linear(2, 2)}, {"lr": 0.1}).resume()
+    with pytest.raises(ValueError, match="its kind is 'example-1'"):
+        EpochState(path, "example-2", parts, {"lr": 0.1}).resume()
