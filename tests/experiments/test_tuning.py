@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from vcotta.experiments import setup
+from vcotta.experiments import setup, tuning
 from vcotta.experiments.benchmark import BENCHMARKS
 from vcotta.experiments.tuning import SPACES, tune
 from vcotta.methods import METHODS, configure
@@ -27,6 +27,39 @@ def test_a_mistake_is_told_before_any_training(space, options, text, monkeypatch
     monkeypatch.setattr(setup, "train", lambda *_, **__: pytest.fail("trained"))
     with pytest.raises(ValueError, match=text):
         tune(BENCHMARKS["digits"], "tent", space, task=quiet, **options)
+
+
+def test_an_interrupted_search_tries_only_what_is_missing(untrained, tmp_path, monkeypatch) -> None:
+    make, tried, most = tuning.adapter_for, [], [2]
+
+    def counted(*given, lr, **more):
+        if len(tried) == most[0]:
+            raise KeyboardInterrupt
+        tried.append(lr)
+        return make(*given, lr=lr, **more)
+
+    def search(rates, limit=20, kept=tmp_path / "found.json.tuning"):
+        return tune(BENCHMARKS["digits"], "tent", {"lr": rates}, limit=limit, task=quiet, checkpoint=kept)
+
+    monkeypatch.setattr(tuning, "adapter_for", counted)
+    rates = [1e-4, 1e-3, 1e-2]
+    with pytest.raises(KeyboardInterrupt):
+        search(rates)
+    most[0] = 99
+    found = search(rates)
+    assert tried == rates
+    assert found == search(rates, kept=None)
+    assert [row["options"]["lr"] for row in search([1e-3])] == [1e-3]  # what was not asked for is left out
+    with pytest.raises(ValueError, match="of another search: limit is 20 there and 30 here"):
+        search(rates, limit=30)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"trials": [{}]}'])
+def test_a_checkpoint_that_is_none_is_told(text, tmp_path) -> None:
+    path = tmp_path / "kept"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"cannot be read\. Move it away"):
+        tune(BENCHMARKS["digits"], "tent", {"lr": [1e-3]}, task=quiet, checkpoint=path)
 
 
 def test_every_method_with_options_has_a_space_of_settings_that_it_takes() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import warnings
 from contextlib import ExitStack
-from math import isfinite
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -207,12 +206,10 @@ def tune(
     """Search a method's options on held-out corruptions.
 
     These are the four extra ones: speckle_noise, gaussian_blur, spatter, saturate. The fifteen that are reported are
-    never looked at.
+    never looked at. Trials are kept beside the file as they are made: the same command goes on after an interruption.
     """
-    from vcotta.corruptions import EXTRA
     from vcotta.experiments.benchmark import find_benchmark
-    from vcotta.experiments.tuning import SPACES, tune
-    from vcotta.files import write_json
+    from vcotta.experiments.tuning import SPACES, searched, tune, write_trials
     from vcotta.methods import configure
     from vcotta.methods.elsewhere import known_method
     from vcotta.report.progress import display
@@ -224,25 +221,21 @@ def tune(
         raise ValueError(f"Expected a method with options, but {method} has none to search.")
     check_out_file(out)
     refuse_existing(out, overwrite)
-    averaged = {"seeds": numbers("seeds", seeds), "severities": numbers("severities", severities)}
+    on: dict[str, Any] = {
+        "seeds": numbers("seeds", seeds),
+        "severities": numbers("severities", severities),
+        "limit": limit,
+        "table": table,
+        "network": model,
+        "weights": weights,
+        "runtime": runtime,
+    }
     set_threads(dataset)
+    checkpoint = out.with_name(out.name + ".tuning")
     with display() as task:
-        found = tune(
-            benchmark,
-            method,
-            space,
-            **averaged,
-            trials=trials,
-            limit=limit,
-            table=table,
-            network=model,
-            weights=weights,
-            runtime=runtime,
-            task=task,
-        )
-    about = {"method": method, "dataset": dataset, "corruptions": list(EXTRA), "table": table, **averaged}
-    # JSON has no infinity
-    write_json(out, about | {"trials": [row | {"nll": row["nll"] if isfinite(row["nll"]) else None} for row in found]})
+        found = tune(benchmark, method, space, **on, trials=trials, task=task, checkpoint=checkpoint)
+    write_trials(out, searched(benchmark, method, **on), found)
+    checkpoint.unlink(missing_ok=True)
     best = found[0]
     chosen = " ".join(f"--set {key}={value}" for key, value in best["options"].items())
     typer.echo(f"Best of {len(found)}: error {best['error']:.2f} %, NLL {best['nll']:.3f} with {chosen}")

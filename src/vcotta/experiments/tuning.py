@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,14 +12,16 @@ from typing import Any
 
 import torch
 
+from vcotta._version import __version__
 from vcotta.corruptions import EXTRA
 from vcotta.evaluate import run_stream
 from vcotta.experiments.benchmark import Benchmark
 from vcotta.experiments.setup import Task, adapter_for, start_network, stream_for
+from vcotta.files import sha256, write_json
 from vcotta.methods import configure
 from vcotta.runtime import Runtime
 
-__all__ = ["SPACES", "tune"]
+__all__ = ["SPACES", "searched", "tune", "write_trials"]
 
 _STEPS = [3e-4, 1e-3, 3e-3, 1e-2]  # around the published ones of CIFAR
 _DECAYS = [0.98, 0.99, 0.999]  # of a teacher
@@ -60,6 +64,7 @@ def tune(
     weights: Path | None = None,
     runtime: Runtime | None = None,
     task: Task,
+    checkpoint: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Score combinations of options on the four extra corruptions and return them, best first.
 
@@ -76,6 +81,11 @@ def tune(
         weights: Its weights, or a warmed network.
         runtime: Device and precision.
         task: Starts a line of the progress display.
+        checkpoint: File that is written after every combination. Those that it has already are not tried again, so
+            that a search goes on after an interruption, or with more values.
+
+    Raises:
+        ValueError: If an option is wrong, or the checkpoint is of another search.
 
     Returns:
         One dictionary a combination: ``options``, and ``error`` (per cent) and ``nll``, means over seeds; sorted by
@@ -86,6 +96,8 @@ def tune(
         combinations = random.Random(0).sample(combinations, trials)
     for options in combinations:  # a mistake is told before any training
         configure(method, **{"dataset": benchmark.settings, **options})
+    about = searched(benchmark, method, seeds, severities, limit, table, network, weights, runtime)
+    found = _kept(checkpoint, about)
     device, severity = runtime.device if runtime else None, tuple(severities)
     streams = [
         stream_for(benchmark, seed=seed, corruptions=EXTRA, severity=severity, limit=limit, table=table, device=device)
@@ -94,8 +106,10 @@ def tune(
     models = [
         start_network(benchmark, method, network, weights, seed=seed, runtime=runtime, task=task) for seed in seeds
     ]
-    report, found = task(f"Tuning {method}", "best {:.1%}"), []
+    report = task(f"Tuning {method}", "best {:.1%}")
     for done, options in enumerate(combinations, 1):
+        if any(row["options"] == options for row in found):
+            continue
         scores = []
         for seed, model, stream in zip(seeds, models, streams, strict=True):
             adapter = adapter_for(benchmark, method, model, seed=seed, runtime=runtime, guard=False, **options)
@@ -103,5 +117,61 @@ def tune(
             scores.append([100 * mean["error"], mean["nll"]])
         error, nll = torch.tensor(scores, dtype=torch.float64).mean(0).tolist()
         found.append({"options": options, "error": error, "nll": nll})
+        if checkpoint is not None:
+            write_trials(checkpoint, about, found)
         report(done, len(combinations), min(row["error"] for row in found) / 100)
-    return sorted(found, key=lambda row: (row["error"], row["nll"]))
+    asked = [row for row in found if row["options"] in combinations]
+    return sorted(asked, key=lambda row: (row["error"], row["nll"]))
+
+
+def searched(
+    benchmark: Benchmark,
+    method: str,
+    seeds: Sequence[int],
+    severities: Sequence[int],
+    limit: int | None,
+    table: int | None,
+    network: str | None,
+    weights: Path | None,
+    runtime: Runtime | None,
+) -> dict[str, Any]:
+    """What the scores of `tune` hang on beside the options, as its files tell it."""
+    runtime = runtime or Runtime()
+    return {
+        "method": method,
+        "dataset": benchmark.name,
+        "network": network or benchmark.network,
+        "weights_file_sha256": None if weights is None else sha256(weights),
+        "corruptions": list(EXTRA),
+        "severities": list(severities),
+        "table": table,
+        "limit": limit,
+        "seeds": list(seeds),
+        "device": runtime.device,
+        "precision": runtime.precision,
+        "versions": {"vcotta": __version__, "torch": str(torch.__version__)},
+    }
+
+
+def write_trials(path: Path, about: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
+    """Write what was searched and found; JSON has no infinity, so an infinite NLL is null."""
+    rows = [{**row, "nll": row["nll"] if math.isfinite(row["nll"]) else None} for row in trials]
+    write_json(path, {**about, "trials": rows})
+
+
+def _kept(path: Path | None, about: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The trials of a search that was interrupted, none if there was no such."""
+    if path is None or not path.exists():
+        return []
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        trials = [row | {"nll": math.inf if row["nll"] is None else row["nll"]} for row in kept.pop("trials")]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"Expected the trials of a search in {path}, but it cannot be read. Move it away.") from error
+    for name, value in about.items():
+        if kept.get(name) != value:
+            raise ValueError(
+                f"The trials in {path} are of another search: {name} is {kept.get(name)} there and {value} here. "
+                "Move it away."
+            )
+    return trials
