@@ -57,6 +57,16 @@ def test_saving_leaves_the_adapter_as_it_was(images, tmp_path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
+def test_a_class_of_the_running_script_is_warned_of(images, tmp_path) -> None:
+    class Net(nn.Flatten):
+        pass
+
+    Net.__module__, Net.__qualname__ = "__main__", "Net"
+    adapter = build("bn", nn.Sequential(Net(), nn.Linear(192, 4)))
+    with pytest.warns(UserWarning, match=r"class Net belongs to the running script.*model=\.\.\."):
+        vcotta.save(adapter, tmp_path / "a")
+
+
 def test_a_network_changed_after_its_construction_is_not_rebuilt_wrongly(images, tmp_path) -> None:
     model = sequential()
     model[0].stride = (1, 1)  # the state dict does not tell

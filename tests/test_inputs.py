@@ -20,6 +20,19 @@ def test_bytes_are_told_to_be_scaled(brightest) -> None:
         check_images(brightest * IMAGES)
 
 
+@pytest.mark.parametrize("slip", [lambda x: 1.0002 * x, lambda x: x - 0.001])
+def test_images_that_resizing_took_over_the_edge_are_told_to_be_clamped(slip) -> None:
+    with pytest.raises(ValueError, match=r"from (0 to 1\.0002|-0\.001 to 0\.999)\. .*clamp\(0, 1\)"):
+        check_images(slip(IMAGES))
+
+
+def test_a_batch_of_a_loader_is_told_to_be_taken_apart() -> None:
+    with pytest.raises(TypeError, match=r"got list\. Of a batch of a loader pass the images: batch\[0\]"):
+        check_images([IMAGES, torch.zeros(1)])
+    with pytest.raises(TypeError, match=r"got ndarray\. Try torch\.from_numpy"):
+        check_images(IMAGES.numpy())
+
+
 def test_images_in_their_range_pass() -> None:
     check_images(IMAGES)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vcotta.batch_norm import batch_norms, join_views
 from vcotta.bayes import is_variational, to_point, to_variational
 
-__all__ = ["build", "check_shapes", "describe"]
+__all__ = ["build", "check_shapes", "describe", "scripts_own"]
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList)
 
@@ -115,6 +115,25 @@ def _describe(module: nn.Module, seen: dict[int, int]) -> dict[str, Any]:
         arguments[name] = value
     described["arguments"] = arguments
     return described
+
+
+def scripts_own(description: dict[str, Any]) -> str | None:
+    """The name of a class that the running script defines, which another process does not have; None for no such.
+
+    Example:
+        >>> scripts_own(describe(nn.Flatten())) is None
+        True
+    """
+    return next((name for place, name in _classes(description["network"]) if place == "__main__"), None)
+
+
+def _classes(described: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Module and name of every class in a description."""
+    if "class" in described:
+        place, _, name = described["class"].partition(":")
+        yield place, name
+    for part in described.get("parts", {}).values():
+        yield from _classes(part)
 
 
 def _problem(described: dict[str, Any]) -> str | None:

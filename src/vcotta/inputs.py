@@ -6,16 +6,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["check_images", "check_labels", "labelled_batches"]
+__all__ = ["check_accepted", "check_images", "check_labels", "labelled_batches"]
 
 
 def check_images(images: Tensor) -> None:
     """Raise unless ``images`` is a non-empty float batch (batch, channels, height, width) with values in [0, 1]."""
     if not isinstance(images, Tensor):
         raise TypeError(
-            f"Expected `images` to be a torch.Tensor, but got {type(images).__name__}. Try torch.from_numpy."
+            f"Expected `images` to be a torch.Tensor, but got {type(images).__name__}. "
+            f"{'Of a batch of a loader pass the images: batch[0].' if _is_pair(images) else 'Try torch.from_numpy.'}"
         )
     if not images.is_floating_point():
         hint = " Scale bytes first: images.float() / 255." if images.dtype == torch.uint8 else ""
@@ -31,9 +32,38 @@ def check_images(images: Tensor) -> None:
     if not (low >= -1e-6 and high <= 1 + 1e-6):  # also catches not-a-number
         if high != high or low != low or max(abs(low), abs(high)) == float("inf"):
             raise ValueError("Expected `images` to be finite, but they hold NaN or infinity.")
-        normalised = low < -1e-6 or high <= 20  # bytes are never negative, and seldom all that dark
-        hint = "Undo the mean and std normalisation: it belongs inside the model." if normalised else "Divide by 255."
-        raise ValueError(f"Expected `images` to lie in [0, 1], but got values from {low:.4g} to {high:.4g}. {hint}")
+        raise ValueError(
+            f"Expected `images` to lie in [0, 1], but got values from {low:.7g} to {high:.7g}. {_remedy(low, high)}"
+        )
+
+
+def _remedy(low: float, high: float) -> str:
+    """What most likely happened to images that do not lie in [0, 1], and what undoes it."""
+    if low > -0.1 and high < 1.1:
+        return "Resizing overshoots a little: images.clamp(0, 1)."
+    if low < 0 or high <= 20:  # bytes are never negative, and seldom all that dark
+        return "Undo the mean and std normalisation: it belongs inside the model."
+    return "Divide by 255."
+
+
+def check_accepted(net: nn.Module, images: Tensor) -> int:
+    """Raise ValueError unless a network makes logits of an image or two, and return the number of classes.
+
+    Example:
+        >>> check_accepted(nn.Sequential(nn.Flatten(), nn.Linear(48, 10)), torch.rand(5, 3, 4, 4))
+        10
+    """
+    try:
+        output = net(images[:2])
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        shape = tuple(images.shape[1:])
+        raise ValueError(
+            f"The network does not take images of shape {shape} (channels, height, width): {error}"
+        ) from error
+    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(images[:2]):
+        got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ValueError(f"Expected the network to return logits of shape (batch, classes), but got {got}.")
+    return output.shape[1]
 
 
 def check_labels(labels: Tensor, images: int, classes: int) -> None:

@@ -34,6 +34,12 @@ def test_an_ending_that_would_lie_is_refused(image, tmp_path) -> None:
         corrupt_files(tmp_path / "x.npy", tmp_path / "x.png", "fog", 5)
 
 
+def test_more_than_eight_bits_a_channel_are_refused_and_not_clipped(tmp_path) -> None:
+    Image.fromarray(np.full((32, 32), 30000, np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(ValueError, match=r"deep\.png to have eight bits a channel, but its mode is I;16\. Convert"):
+        corrupt_files(tmp_path / "deep.png", tmp_path / "b.png", "fog", 5)
+
+
 def test_what_is_no_image_is_named(tmp_path) -> None:
     (tmp_path / "bad.png").write_bytes(b"not an image")
     with pytest.raises(ValueError, match=r"bad\.png to be an image"):

@@ -63,6 +63,12 @@ def test_resize_leaves_images_of_the_right_size_alone(save_image, tmp_path):
     assert pixels.shape == (2, 32, 32, 3)
 
 
+def test_files_of_more_than_eight_bits_a_channel_are_refused_and_not_clipped(tmp_path):
+    Image.fromarray(np.full((32, 32), 30000, np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(ValueError, match=r"deep\.png to have eight bits a channel, but its mode is I;16"):
+        FilePixels(tmp_path, ("deep.png",), 32, "resize")[:]
+
+
 def test_unreadable_and_missing_files_are_named(tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"a.png to be an image, but it cannot be read"):

@@ -46,6 +46,19 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
+@pytest.mark.parametrize("name", [name for name in METHODS if vcotta.methods.METHODS[name].needs_source])
+@pytest.mark.parametrize(
+    ("images", "labels", "text"),
+    [
+        (torch.rand(8, 3, 8, 8), torch.arange(8), "0 to 3, one for each output of the network, but got 0 to 7"),
+        (torch.rand(8, 1, 8, 8), torch.arange(8) % 4, "does not take images of shape"),
+    ],
+)
+def test_source_data_of_another_network_is_refused(name, images, labels, text, tiny) -> None:
+    with pytest.raises(ValueError, match=text):
+        build_adapter(name, tiny(), source=[(images, labels)])
+
+
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
 @pytest.mark.parametrize("size", [(8, 8), (8, 14), (11, 7)])

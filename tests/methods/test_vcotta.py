@@ -384,8 +384,8 @@ def test_a_plain_network_is_refused_without_source_data_and_warmed_up_with_it(ti
     source = Counting([(images(8, seed), torch.arange(8) % 4) for seed in range(3)])
     source.dataset = range(24)
     adapter = build_adapter("vcotta", tiny(), source=source, views=1)
-    assert source.passes == 1
+    assert source.passes == WarmUpConfig().epochs
     assert adapter(images()).shape == (6, 4)
     named = build_adapter("vcotta", tiny(), source=source, views=1, warmup=WarmUpConfig(epochs=2))
-    assert source.passes == 3
+    assert source.passes == WarmUpConfig().epochs + 2
     assert not torch.equal(named.start.fc.weight, adapter.start.fc.weight)

@@ -21,7 +21,7 @@ from vcotta.bayes.convert import to_variational
 from vcotta.bayes.gaussian import kl_divergence
 from vcotta.bayes.layers import is_variational, sampling, variational_parameters
 from vcotta.epoch_state import EpochState, Stateful
-from vcotta.inputs import check_images, check_labels, labelled_batches
+from vcotta.inputs import check_accepted, check_images, check_labels, labelled_batches
 from vcotta.rng import OwnRng
 from vcotta.runtime import Runtime
 from vcotta.state_files import read_state, state_kind, weights_sha256, write_state
@@ -161,7 +161,7 @@ def warm_up(
             last = epoch == config.epochs - 1
             pending: Tensor | None = None  # a step's loss is read when the next is under way, so that a GPU never waits
             with rng.scope():
-                for images, labels in _placed(loader, runtime, check=epoch == done, single=not normalised):
+                for images, labels in _placed(loader, runtime, prior if epoch == done else None, single=not normalised):
                     if last and sum(map(len, kept)) < config.statistics_images:
                         kept.append(images)
                     share = step / steps if steps else epoch / config.epochs
@@ -170,8 +170,6 @@ def warm_up(
                     seen = augmix(seen) if config.augmix else seen
                     with sampling(net), runtime.autocast():
                         logits = net(seen)
-                    if epoch == done:
-                        check_labels(labels, len(images), logits.shape[-1])
                     kl = kl_divergence(net, prior, compiled=bool(runtime.compile))
                     loss = F.cross_entropy(logits.float(), labels.to(runtime.device)) + kl_scale * kl
                     optimizer.zero_grad(set_to_none=True)
@@ -215,14 +213,25 @@ def _taken(optimizer: torch.optim.Adam) -> int:
     return next((int(state["step"]) for state in optimizer.state.values()), 0)
 
 
-def _placed(loader: Loader, runtime: Runtime, *, check: bool, single: bool) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches with the images on the device; those of one image only if ``single``: alone it has no statistics."""
+def _placed(
+    loader: Loader, runtime: Runtime, net: nn.Module | None, *, single: bool
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches with the images on the device, checked if there is a network to check them with.
+
+    Those of one image are left out unless ``single``: alone it has no statistics.
+    """
+    classes = 0
     for images, labels in labelled_batches(loader):
-        if check:
+        if net is not None:
             check_images(images)
+        images, labels = (x.clone() if x.is_inference() else x for x in (images, labels))
+        images = runtime.place_images(images)
+        if net is not None:
+            with torch.no_grad(), runtime.autocast():
+                classes = classes or check_accepted(net, images)
+            check_labels(labels, len(images), classes)
         if single or len(images) > 1:
-            images, labels = (x.clone() if x.is_inference() else x for x in (images, labels))
-            yield runtime.place_images(images), labels
+            yield images, labels
 
 
 def save_warmed(net: nn.Module, path: str | os.PathLike[str], **metadata: Any) -> None:
@@ -245,10 +254,14 @@ def load_warmed(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     """
     tensors = read_state(path, _KIND)["network"]
     net = copy.deepcopy(model) if is_variational(model) else to_variational(model, unsupported="keep")
-    try:
-        net.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise ValueError(f"The warmed network in {path} is not one of this {type(model).__name__}: {error}") from error
+    ours, theirs = ({key: tuple(value.shape) for key, value in state.items()} for state in (net.state_dict(), tensors))
+    if ours != theirs:
+        odd = next(key for key in (*ours, *theirs) if ours.get(key) != theirs.get(key))
+        raise ValueError(
+            f"The warmed network in {path} is not one of this {type(model).__name__}: {odd!r} has shape "
+            f"{theirs.get(odd)} there and {ours.get(odd)} in the network."
+        )
+    net.load_state_dict(tensors)
     return net.requires_grad_(False).eval()
 
 

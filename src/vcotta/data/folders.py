@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from vcotta.corruptions import corrupt
+from vcotta.data.image_files import to_rgb
 from vcotta.files import atomic_path
 
 __all__ = ["corrupt_files"]
@@ -80,6 +81,6 @@ def _read_array(path: Path) -> NDArray[np.uint8]:
 def _read_image(path: Path) -> NDArray[np.uint8]:
     try:
         with Image.open(path) as image:
-            return np.asarray(image.convert("RGB"))
+            return np.asarray(to_rgb(image, str(path)))
     except (UnidentifiedImageError, OSError) as error:
         raise ValueError(f"Expected {path} to be an image, but it cannot be read: {error}") from error

@@ -16,7 +16,10 @@ from PIL import Image, UnidentifiedImageError
 from vcotta._messages import unknown_name
 from vcotta.data import ImageData, check_labels
 
-__all__ = ["PREPROCESSES", "FilePixels", "ImageFiles", "image_suffixes", "to_size"]
+__all__ = ["EIGHT_BITS", "PREPROCESSES", "FilePixels", "ImageFiles", "image_suffixes", "to_rgb", "to_size"]
+
+EIGHT_BITS: Final = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"})
+"""Pillow's modes of eight bits a channel, or fewer."""
 
 PREPROCESSES: Final = {
     "none": "the files must have the right size already",
@@ -91,7 +94,7 @@ class FilePixels:
         path = self.root / file
         try:
             with Image.open(path) as opened:
-                image = opened.convert("RGB")
+                image = to_rgb(opened, str(path))
         except FileNotFoundError:
             raise FileNotFoundError(f"Expected an image {path}, but there is no such file.") from None
         except (UnidentifiedImageError, OSError) as error:
@@ -157,6 +160,23 @@ def to_size(image: Image.Image, size: int, preprocess: str, name: str) -> Image.
             f'got {image.width} x {image.height}. Use "res256crop224" for photographs.'
         )
     return _fit(image, 256 if preprocess == "res256crop224" else size, size)
+
+
+def to_rgb(image: Image.Image, name: str) -> Image.Image:
+    """An image of eight bits a channel or fewer as RGB; Pillow would clip more than that to white.
+
+    Raises:
+        ValueError: It has more.
+
+    Example:
+        >>> to_rgb(Image.new("L", (2, 2)), "grey.png").mode
+        'RGB'
+    """
+    if image.mode not in EIGHT_BITS:
+        raise ValueError(
+            f"Expected {name} to have eight bits a channel, but its mode is {image.mode}. Convert it first."
+        )
+    return image.convert("RGB")
 
 
 def _size(path: Path) -> tuple[int, int]:

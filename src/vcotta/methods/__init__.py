@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -141,14 +141,15 @@ def build_adapter(
     Args:
         name: One of `list_methods`.
         model: A classifier that takes images in [0, 1]; it is copied. ``vcotta`` wants a variational network, or a
-            plain one together with ``source``, which it then warms up for one epoch.
+            plain one together with ``source``, on which it is then warmed up.
         source: Source data, yielding (images in [0, 1], labels), for methods that prepare on it; others ignore it. It
-            is read before testing, most often once, and never at test time.
+            is read before testing and never at test time; by a warm-up once an epoch.
         guard: Protections against collapse and drift, see `Guard`; True for the usual ones, False for none, None for
             the usual ones if the method is ``vcotta`` with its preset ``best``, and none for any other.
         options: Fields of the method's config, such as ``lr`` or ``views``; besides ``seed`` and ``runtime``, which
             every adapter takes, ``dataset``, one of `DATASETS`, whose settings the fields then start from, and for
-            ``vcotta`` ``preset`` (see `VCoTTAConfig.preset`) and ``warmup``, a `WarmUpConfig` for a plain network.
+            ``vcotta`` ``preset`` (see `VCoTTAConfig.preset`) and ``warmup``, a `WarmUpConfig` for a plain network;
+            with ``flip=False`` the warm-up does not mirror images either.
 
     Returns:
         The adapter, ready for its first batch.
@@ -166,8 +167,9 @@ def build_adapter(
     config = configure(name, **options)
     method = METHODS[name]
     if method.needs_variational and not is_variational(model) and source is not None:
-        warmup = warmup or WarmUpConfig(epochs=1, flip=config.flip)
-        model = warm_up(model, source, warmup, runtime=runtime, progress=False)
+        warmup = warmup or WarmUpConfig()
+        warmup = replace(warmup, flip=warmup.flip and config.flip)
+        model = warm_up(model, source, warmup, runtime=runtime)
     adapter = method(model, config, **shared)
     if source is not None:
         adapter.prepare(source)

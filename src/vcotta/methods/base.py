@@ -16,7 +16,7 @@ from vcotta.batch_norm import MixedStatistics, freeze_statistics, join_views, ke
 from vcotta.bayes import is_variational
 from vcotta.distributed import World, average, is_shared, split_batch
 from vcotta.guard import Guard, Watch
-from vcotta.inputs import check_images
+from vcotta.inputs import check_accepted, check_images
 from vcotta.methods.facts import Facts
 from vcotta.methods.features import catch_features
 from vcotta.methods.interventions import intervene, signals
@@ -125,7 +125,7 @@ class Adapter(ABC):
         self.start = self.runtime.place(copy.deepcopy(model)).requires_grad_(False)
         join_views(self.start)  # the model may be another adapter's
         freeze_statistics(self.start)
-        self._accepted: set[tuple[int, ...]] = set()
+        self._accepted: dict[tuple[int, ...], int] = {}  # classes by shape of the images
         self._notes: dict[str, Any] = {}
         self._fixed_shape: tuple[int, ...] | None = None
         self.prepared = {}
@@ -157,13 +157,14 @@ class Adapter(ABC):
         """Learn from source data before testing, and start anew with what was learned.
 
         Raises:
-            ValueError: If ``source`` yields nothing although the method needs it, or images that are not in [0, 1].
+            ValueError: If ``source`` yields nothing although the method needs it, images that are not in [0, 1] or
+                that the network does not take, or labels that are not its classes.
         """
         self.prepared = {}
         self.reset()
         self._notes = {"forwards": 0, "backwards": 0, "skipped": False}
         with self._rng.scope():
-            learned = self.learn_source(Placed(source, self.runtime))
+            learned = self.learn_source(Placed(source, self.runtime, self._check_accepted))
         self.adopt(learned)
 
     @torch.inference_mode(False)
@@ -414,23 +415,14 @@ class Adapter(ABC):
         self._check_accepted(images)
         return images
 
-    def _check_accepted(self, images: Tensor) -> None:
-        """Try a shape the network has not seen on an image or two, so that a misfit is found before any change."""
+    def _check_accepted(self, images: Tensor) -> int:
+        """Try a shape the network has not seen, so that a misfit is found before any change; returns the classes."""
         shape = tuple(images.shape[1:])
-        if shape in self._accepted:
-            return
-        use_batch_statistics(self.start, False)
-        try:
+        if shape not in self._accepted:
+            use_batch_statistics(self.start, False)
             with torch.no_grad(), self._rng_kept(), self.runtime.autocast():
-                output = self.start(images[:2])
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise ValueError(
-                f"The network does not take images of shape {shape} (channels, height, width): {error}"
-            ) from error
-        if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(images[:2]):
-            got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise ValueError(f"Expected the network to return logits of shape (batch, classes), but got {got}.")
-        self._accepted.add(shape)
+                self._accepted[shape] = check_accepted(self.start, images)
+        return self._accepted[shape]
 
     def _rng_kept(self) -> AbstractContextManager[None]:
         """Draws inside the block leave neither the global nor the adapter's randomness changed."""

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from torch import Tensor
 
-from vcotta.inputs import check_images, labelled_batches
+from vcotta.inputs import check_images, check_labels, labelled_batches
 from vcotta.runtime import Runtime
 
 __all__ = ["Placed"]
 
 
 class Placed:
-    """Source data that is checked, on the device, and known to hold something."""
+    """Source data that is checked, on the device, and known to hold something.
 
-    def __init__(self, source: Iterable[tuple[Tensor, Tensor]], runtime: Runtime) -> None:
-        self.source, self.runtime = source, runtime
+    Attributes:
+        source: What is checked.
+        runtime: Says where the images go.
+        classes: Tells the number of classes of images that the network takes, and raises for others.
+    """
+
+    def __init__(
+        self, source: Iterable[tuple[Tensor, Tensor]], runtime: Runtime, classes: Callable[[Tensor], int]
+    ) -> None:
+        self.source, self.runtime, self.classes = source, runtime, classes
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         empty = True
@@ -24,6 +32,8 @@ class Placed:
             check_images(images)
             empty = False
             images, labels = (x.clone() if x.is_inference() else x for x in (images, labels))
-            yield self.runtime.place_images(images), labels.to(self.runtime.device)
+            images = self.runtime.place_images(images)
+            check_labels(labels, len(images), self.classes(images))
+            yield images, labels.to(self.runtime.device)
         if empty:
             raise ValueError("Expected `source` to yield images, but it is empty. A generator runs dry after one pass.")
