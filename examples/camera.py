@@ -126,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> list[tuple[str, str, float]]
     asked = parser.parse_args(arguments)
     if asked.demo:
         class_names, make = foggy_day(asked.folder)
+    elif not asked.folder.is_dir():
+        parser.error(f"there is no folder {asked.folder}")
     elif asked.weights is None or asked.classes is None:
         parser.error("--weights and --classes are needed, or --demo")
     else:

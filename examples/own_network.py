@@ -72,8 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     errors = {}
     for method in dict.fromkeys(("source", "bn", asked.method)):
         # CHANGE: digits must not be mirrored, most photographs may; 32 views are the usual number
-        options = {"flip": False, "views": 8} if method == "vcotta" else {}
-        adapter = vcotta.build_adapter(method, net, source=source, **options)
+        options = {"flip": False, "views": 8}
+        known = {name: value for name, value in options.items() if hasattr(vcotta.methods.configure(method), name)}
+        adapter = vcotta.build_adapter(method, net, source=source, **known)
         wrong = seen = 0
         for batch in stream.batches():
             log_probs = adapter(batch.images)  # predicts this batch, then adapts to it

@@ -247,6 +247,23 @@ def test_anybodys_images_are_taken_as_they_are(command, network, tmp_path) -> No
     assert "vcotta train" not in err
 
 
+def test_a_network_is_warmed_up_on_anybodys_folder(command, network, tmp_path) -> None:
+    for number in range(8):
+        _save(tmp_path / "source" / ("cat", "dog")[number % 2] / f"{number}.jpg", number)
+    data = ("--dataset", f"folder:{tmp_path / 'source'}@224", *network(2))
+    assert command("warmup", *data, "--epochs", "1", "--out", "warm.safetensors")[0] == 0
+    warmed = (*data[:4], "--weights", "warm.safetensors")
+    run = ("run", "--method", "vcotta", "--set", "views=1", "--corruptions", "none")
+    assert command(*run, *warmed, "--out", "adapted")[0] == 0
+    manifest = json.loads((tmp_path / "adapted" / "manifest.json").read_text())
+    assert manifest["stream"]["data"]["image_shape"] == [224, 224, 3]
+    code, _, err = command(*run, *data, "--out", "not-warmed")  # a test folder is never taken for source data
+    assert code == 2
+    assert "Expected training images" in err
+    code, _, err = command("train", "--dataset", data[1], "--model", "resnet-20", "--out", "t.safetensors")
+    assert code == 2
+
+
 def test_imagenet_c_is_read_by_subset_by_list_and_resized_twice_only_on_request(
     command, network, tmp_path, monkeypatch
 ) -> None:

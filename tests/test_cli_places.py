@@ -94,7 +94,7 @@ def test_training_names_the_network_it_trained_and_says_when_it_begins(command, 
     monkeypatch.setattr(setup, "train", lambda model, *_, **__: model.eval())
     code, out, err = command("train", "--out", "w.safetensors")
     assert code == 0
-    assert out.startswith("Wrote wrn-10-1 to w.safetensors")
+    assert out.startswith("Wrote digits (a small wrn-10-1) to w.safetensors")
     assert err == "Training begins\n"
 
 

@@ -63,6 +63,8 @@ def read_state(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged, foreign, or of another kind.
     """
+    if not Path(path).exists():
+        raise FileNotFoundError(f"Expected a file of kind {kind!r} in {path}, but there is no such file.")
     try:
         with safe_open(Path(path), "pt") as file:
             about = json.loads((file.metadata() or {}).get("vcotta", "{}"))

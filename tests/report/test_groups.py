@@ -98,6 +98,14 @@ def test_words_tell_the_ranking_the_overlap_and_unequal_seeds(seeded):
     assert "not run with the same seeds: bn 0 and 1, tent 0 and source 0" in warned
 
 
+def test_words_tell_of_other_start_networks_but_not_of_those_that_differ_by_seed(seeded):
+    runs = [seeded(name, 2, seed, weights_sha256=f"plain{seed}") for name in ("bn", "tent") for seed in (0, 1)]
+    assert not any("same network" in line for line in remarks(group_runs(runs)))
+    runs += [seeded("vcotta", 1, seed, weights_sha256=f"warm{seed}") for seed in (0, 1)]
+    warned = " ".join(remarks(group_runs(runs)))
+    assert "the same network: bn and tent from one, vcotta from another." in warned
+
+
 def test_words_tell_of_other_machines_lost_predictions_and_one_seed(seeded):
     one, two = seeded("bn", 2, 0, hardware="A"), seeded("tent", 2, 0, hardware="B")
     two.records[0]["predictions"][0] = -1

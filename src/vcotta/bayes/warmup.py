@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
+from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -309,6 +310,7 @@ def _reporter(progress: Report | bool, steps: int) -> Iterator[Report]:
     elif not progress:
         yield lambda step, steps, loss: None
     else:
-        with Progress(transient=True) as bar:
+        console = Console()
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("Warm-up", total=steps or None)
             yield lambda step, steps, loss: bar.update(task, completed=step, description=f"Warm-up, loss {loss:.3f}")

@@ -15,7 +15,7 @@ __all__ = ["check", "train", "warmup"]
 
 def train(
     out: Annotated[Path, typer.Option(help="File for the trained network (safetensors).")],
-    dataset: Dataset = "digits",
+    dataset: Annotated[str, typer.Option(help="digits, cifar10 or cifar100.")] = "digits",
     model: Model = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default the data set's own.")] = None,
     augmix: Annotated[bool | None, typer.Option(help="Train on AugMix images; by default the data set's own.")] = None,
@@ -57,7 +57,10 @@ def train(
     save_weights(trained, out, network=name, dataset=dataset, classes=classes, error=error, training=training)
     checkpoint.unlink(missing_ok=True)
     made = benchmark.network_facts(model)[0]
-    typer.echo(f"Wrote {made} to {out}" + ("" if error is None else f"; its error on clean test images is {error:.2%}"))
+    label = name if made == name else f"{name} (a small {made})"
+    typer.echo(
+        f"Wrote {label} to {out}" + ("" if error is None else f"; its error on clean test images is {error:.2%}")
+    )
 
 
 def check(
@@ -105,7 +108,8 @@ def warmup(
 ) -> None:
     """Make a source network variational (Algorithm 1).
 
-    The result is for `vcotta run --weights`. The state is kept beside the file as it goes: the same command goes on
+    The result is for `vcotta run --weights`. A folder is taken for source data: give images like those that the network
+    was trained on, not those that it will meet. The state is kept beside the file as it goes: the same command goes on
     after an interruption.
     """
     from dataclasses import replace
@@ -117,6 +121,7 @@ def warmup(
     benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
     check_out_file(out)
     refuse_existing(out, overwrite)
+    benchmark = replace(benchmark, is_source=dataset.startswith("folder:"))
     asked: dict[str, Any] = {"epochs": epochs, "augmix": augmix}
     config = replace(benchmark.warm_up, **{name: value for name, value in asked.items() if value is not None})
     set_threads(dataset)

@@ -31,7 +31,9 @@ __all__ = [
 ]
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
-Dataset = Annotated[str, typer.Option(help="digits, cifar10, cifar100, imagenet, or folder:DIR for class folders.")]
+Dataset = Annotated[
+    str, typer.Option(help="digits, cifar10, cifar100, imagenet, or folder:DIR[@SIZE] for class folders.")
+]
 Model = Annotated[
     str | None,
     typer.Option(

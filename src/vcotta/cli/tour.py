@@ -115,7 +115,10 @@ def info() -> None:
         "numpy": numpy.__version__,
         "device": device,
         "cache folder": str(cache_dir()),
-        **{f"  {part}": _size(cache_dir() / part) for part in ("data", "warmed", "prepared", "frost", "downloads")},
+        **{
+            f"  {part}": _size(cache_dir() / part)
+            for part in ("data", "trained", "warmed", "prepared", "frost", "downloads")
+        },
         "frost textures": frost_source(),
     }
     for key, value in rows.items():

@@ -90,6 +90,10 @@ class FilePixels:
                 result[place] = image
         return result
 
+    def first_size(self) -> tuple[int, int]:
+        """Width and height of the first file, by its header."""
+        return _size(self.root / self.files[0])
+
     def _read(self, file: str) -> NDArray[np.uint8]:
         path = self.root / file
         try:

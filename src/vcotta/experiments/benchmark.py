@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from vcotta.bayes import WarmUpConfig
 from vcotta.data import Batches, ImageData, ImageSource, batches
 from vcotta.data.class_folders import class_folders
 from vcotta.data.digits import DIGITS_TRAINING, digits_network, load_digits
+from vcotta.data.image_files import ImageFiles
 from vcotta.data.prepared import load_source
 from vcotta.models import build_network, load_weights
 from vcotta.training import TrainConfig
@@ -36,6 +38,7 @@ class Benchmark:
         warm_up: Settings of the warm-up.
         source_share: Share of the training images that are used, the first ones.
         settings: Name of the data set whose settings the methods use, one of `vcotta.methods.DATASETS`.
+        is_source: Whether its images may be taken for source data, where it has no training images of its own.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Benchmark:
     warm_up: WarmUpConfig = field(default_factory=WarmUpConfig)
     source_share: float = 1.0
     settings: str = "imagenet"
+    is_source: bool = False
 
     @property
     def trains_itself(self) -> bool:
@@ -59,12 +63,26 @@ class Benchmark:
         if self.name == "digits":
             return load_digits()[("train", "test").index(split)]
         if self.name.startswith("folder:"):
-            return class_folders(Path(self.name.removeprefix("folder:")).expanduser())
+            return self._folder()
         return load_source(self.name, split)
+
+    def _folder(self) -> ImageFiles:
+        """The images of a folder; that small ones are enlarged is told."""
+        files = class_folders(_folder_and_size(self.name)[0], self.image_size)
+        width, height = files.images.first_size()
+        if min(width, height) < self.image_size:
+            warnings.warn(
+                f"The images of {self.name} are enlarged to {self.image_size} x {self.image_size} pixels; the first "
+                f"is {width} x {height}. Add @SIZE to the folder's name for another size: {self.name}@{height}.",
+                stacklevel=2,
+            )
+        return files
 
     def training_images(self) -> ImageData:
         """Return the training images, or say that there are none to train or warm up on."""
-        data = self.load("train") if self.training is not None else None
+        data = self.load("train") if self.training is not None or self.is_source else None
+        if isinstance(data, ImageFiles):
+            data = data.read()
         if not isinstance(data, ImageData):
             raise ValueError(
                 f"Expected training images, but {self.name} has none here. Give `weights` of a network that was "
@@ -175,12 +193,28 @@ BENCHMARKS: dict[str, Benchmark] = {
 def find_benchmark(name: str) -> Benchmark:
     """Return the benchmark of a data set, ``folder:DIR`` being anybody's images in class folders.
 
+    These are brought to 224 x 224 pixels, or to another size by ``folder:DIR@SIZE``.
+
     Example:
         >>> find_benchmark("cifar10").network
         'wrn-28-10'
     """
     if name.startswith("folder:"):
-        return Benchmark(name, "", batch_size=64)
+        return Benchmark(name, "", batch_size=64, image_size=_folder_and_size(name)[1])
     if name not in BENCHMARKS:
         raise unknown_name("dataset", name, (*BENCHMARKS, "folder:DIR"))
     return BENCHMARKS[name]
+
+
+def _folder_and_size(name: str) -> tuple[Path, int]:
+    """What ``folder:DIR`` and ``folder:DIR@SIZE`` stand for.
+
+    Example:
+        >>> _folder_and_size("folder:pets@32")[1], _folder_and_size("folder:me@home")[1]
+        (32, 224)
+    """
+    text = name.removeprefix("folder:")
+    folder, _, size = text.rpartition("@")
+    if folder and size.isdecimal() and int(size) > 0 and not Path(text).expanduser().is_dir():
+        return Path(folder).expanduser(), int(size)
+    return Path(text).expanduser(), 224

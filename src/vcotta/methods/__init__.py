@@ -166,6 +166,8 @@ def build_adapter(
     shared["guard"] = choose_guard(name, guard, options)
     config = configure(name, **options)
     method = METHODS[name]
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"Expected `model` to be a torch.nn.Module, but got {type(model).__name__}.")
     if method.needs_variational and not is_variational(model) and source is not None:
         warmup = warmup or WarmUpConfig()
         warmup = replace(warmup, flip=warmup.flip and config.flip)
@@ -194,7 +196,8 @@ def configure(name: str, **options: Any) -> Any:
     if unknown := [key for key in options if key not in known]:
         if not known:
             raise ValueError(f"Expected no options for {method.name}, but got {unknown[0]!r}.")
-        raise unknown_name(f"option of {method.name}", unknown[0], known)
+        shared = ["preset", "warmup"] if method is VCoTTA else []
+        raise unknown_name(f"option of {method.name}", unknown[0], [*known, *shared, "dataset", "seed", "runtime"])
     if method is VCoTTA:
         return VCoTTAConfig.preset(presets.get("preset", "best"), dataset or "cifar10", **options)
     return method.Config(**{**method.datasets.get(dataset, {}), **options})

@@ -91,7 +91,25 @@ def remarks(groups: Sequence[Group]) -> list[str]:
         lost = sum(p == -1 for run in group.runs for record in run.records for p in record["predictions"])
         if lost:
             said.append(f"{group.label} gave no prediction for {lost} images, which count as wrong.")
+    said += _starts(groups)
     machines = sorted({str(run.manifest.get("hardware")) for run in runs})
     if len(machines) > 1:
         said.append(f"The runs were made on different machines ({listed(machines)}): do not compare their seconds.")
     return said
+
+
+def _starts(groups: Sequence[Group]) -> list[str]:
+    """Say which methods started from which network, where one seed has several."""
+    by_start: dict[tuple[str, str], list[str]] = {}
+    for group in groups:
+        starts = [(str(run.manifest.get("seed")), str(run.manifest.get("weights_sha256"))) for run in group.runs]
+        for start in dict.fromkeys(starts):
+            by_start.setdefault(start, []).append(group.label)
+    if len({seed for seed, _ in by_start}) == len(by_start):
+        return []
+    first, *others = dict.fromkeys(map(tuple, by_start.values()))
+    each = ", ".join([f"{listed(first)} from one", *(f"{listed(labels)} from another" for labels in others)])
+    return [
+        f"Not all methods started from the same network: {each}. A warm-up on source data, which others do not see, "
+        "may be part of the difference; BN on the warmed network tells how much it earns alone."
+    ]
