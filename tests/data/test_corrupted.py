@@ -101,8 +101,11 @@ def test_labels_that_do_not_fit_are_refused(official, tmp_path):
         np.save(official / "labels.npy", wrong)
         with pytest.raises(ValueError, match=text):
             open_corrupted("cifar10", official)
-    with pytest.raises(FileNotFoundError, match=r"with labels.npy, but it is not"):
+    with pytest.raises(FileNotFoundError, match=r"and labels\.npy, but there is no such folder"):
         open_corrupted("cifar10", tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"and labels\.npy, but there is no labels\.npy in it"):
+        open_corrupted("cifar10", tmp_path / "empty")
 
 
 def test_missing_severity_is_named(data, tmp_path):

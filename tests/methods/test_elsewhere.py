@@ -56,3 +56,8 @@ def test_the_command_line_runs_a_method_of_a_file(own, tmp_path) -> None:
     assert done.exit_code == 0, done.output
     assert "mine" in done.output
     assert Path(tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_file_without_its_class_is_told_how_to_be_named(own) -> None:
+    with pytest.raises(ValueError, match=r"got the file .*own\.py\. Name its class, too: .*own\.py:Class"):
+        known_method(own)

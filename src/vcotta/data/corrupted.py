@@ -137,7 +137,10 @@ def open_corrupted_arrays(
     place = Path(folder).expanduser()
     path = place / "labels.npy"
     if not path.is_file():
-        raise FileNotFoundError(f"Expected {place} to be a folder with labels.npy, but it is not. Look for the folder.")
+        came = "there is no labels.npy in it" if place.is_dir() else "there is no such folder"
+        raise FileNotFoundError(
+            f"Expected {place} to be a folder with NAME.npy for each corruption and labels.npy, but {came}."
+        )
     severities: tuple[int, ...] = (1, 2, 3, 4, 5)
     if (place / "meta.json").is_file():
         severities, images = _read_meta(place / "meta.json")

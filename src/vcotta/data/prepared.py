@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from vcotta._messages import unknown_name
 from vcotta.data import ImageData
 from vcotta.data.atomic_folder import replaced_folder
+from vcotta.data.cifar_facts import CIFAR
 from vcotta.data.image_files import ImageFiles
 from vcotta.data.prepared_files import read_listed
 from vcotta.files import cache_dir
@@ -163,7 +164,8 @@ def _read_meta(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(
             f"Expected {folder.name} to be prepared in {folder}, but it is not. Run `vcotta data prepare "
-            f"{folder.name} --root DIR`, where DIR holds its official files."
+            f"{folder.name} --root DIR`, where DIR holds its official files"
+            + (", or with --download in place of --root DIR." if folder.name in CIFAR else ".")
         )
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))

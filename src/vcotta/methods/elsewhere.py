@@ -22,6 +22,8 @@ def known_method(name: str) -> str:
         >>> known_method("tent"), known_method("vcotta.methods:TENT")
         ('tent', 'tent')
     """
+    if name.endswith(".py"):
+        raise ValueError(f"Expected the name of a method, but got the file {name}. Name its class, too: {name}:Class.")
     if ":" not in name:
         return name
     with imported(name, "method", "Class") as method:
