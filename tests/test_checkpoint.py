@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 import vcotta
-from vcotta import build_adapter, list_methods, state_files, to_variational
+from vcotta import Runtime, build_adapter, list_methods, state_files, to_variational
 from vcotta.methods import METHODS
 
 
@@ -26,11 +26,11 @@ def sequential() -> nn.Module:
     ).eval()
 
 
-def build(name: str, model: nn.Module) -> vcotta.Adapter:
+def build(name: str, model: nn.Module, **more) -> vcotta.Adapter:
     options = {"views": 2} if "cotta" in name else {}
     if METHODS[name].needs_source:
         options["source"] = [(torch.rand(16, 3, 8, 8), torch.arange(16) % 4)]
-    return build_adapter(name, to_variational(model) if name == "vcotta" else model, seed=4, **options)
+    return build_adapter(name, to_variational(model) if name == "vcotta" else model, seed=4, **options, **more)
 
 
 @pytest.mark.parametrize("name", list_methods())
@@ -48,6 +48,20 @@ def test_a_loaded_adapter_goes_on_as_if_nothing_had_happened(name, own_class, ti
         assert torch.equal(loaded(images(seed=seed)), adapter(images(seed=seed)))
     loaded.reset()
     assert torch.equal(loaded(images(seed=0)), first)
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_a_loaded_adapter_goes_on_exactly_where_weights_are_kept_in_another_order(name, images, tmp_path) -> None:
+    adapter = build(name, sequential(), runtime=Runtime(channels_last=True))
+    for seed in (0, 1):
+        adapter(images(seed=seed))
+    vcotta.save(adapter, tmp_path / "adapter.vcotta")
+    loaded = vcotta.load(tmp_path / "adapter.vcotta")
+    assert loaded.runtime.channels_last
+    for seed in (2, 3, 4):
+        assert torch.equal(loaded(images(seed=seed)), adapter(images(seed=seed)))
+    for ours, theirs in zip(loaded.networks.values(), adapter.networks.values(), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 
 def test_saving_leaves_the_adapter_as_it_was(images, tmp_path) -> None:

@@ -18,6 +18,7 @@ from vcotta.methods.features import classifier
 from vcotta.methods.losses import symmetric_cross_entropy
 from vcotta.methods.mean_teacher import update_teacher
 from vcotta.methods.prototypes import make_projector, prototype_contrast, source_prototypes
+from vcotta.optimizer_state import load_optimizer
 from vcotta.views import random_view
 
 __all__ = ["RMT", "RMTConfig"]
@@ -202,7 +203,7 @@ class RMT(Adapter):
         for name, tensor in _under(self.prepared, "optimizer").items():
             index, _, key = name.partition(".")
             state["state"].setdefault(int(index), {})[key] = tensor.clone()
-        self.optimizer.load_state_dict(state)
+        load_optimizer(self.optimizer, state)
 
 
 def _under(tensors: dict[str, Tensor], name: str) -> dict[str, Tensor]:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from vcotta.optimizer_state import load_optimizer
+
 if TYPE_CHECKING:
     from vcotta.methods.base import Adapter
 
@@ -55,7 +57,7 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
     for role, net in networks.items():
         net.load_state_dict(state["networks"][role])
     if adapter.optimizer is not None:
-        adapter.optimizer.load_state_dict(state["optimizer"])
+        load_optimizer(adapter.optimizer, state["optimizer"])
     adapter.memory, adapter.prepared = adapter.placed(state["memory"]), adapter.placed(state["prepared"])
     saved = state["compiled_shape"]
     adapter._compiled_shape = adapter._fixed_shape or (tuple(saved) if saved else None)
