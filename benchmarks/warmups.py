@@ -59,7 +59,7 @@ def scores(benchmark: Benchmark, start: nn.Module, stream: Stream, runtime: Runt
         summary = run.summary()
         errors = {f"{part['domain']}-{part['severity']}": 100 * part["error"] for part in summary["domains"]}
         found[method] = {"error": 100 * summary["mean"]["error"], "nll": summary["mean"]["nll"], "errors": errors}
-        found |= {fact: run.manifest[fact] for fact in ("weights_sha256", "runtime", "hardware", "versions")}
+        found |= {fact: run.manifest[fact] for fact in ("weights_sha256", "hardware", "versions")}
     return found
 
 
@@ -67,7 +67,7 @@ def kept(rows: list[dict[str, Any]], asked: dict[str, Any]) -> bool:
     """Whether a way was scored; one of that name with other settings is an error that says which."""
     for row in rows:
         if row["way"] == asked["way"]:
-            other = [name for name, value in asked.items() if row[name] != value]
+            other = [name for name, value in asked.items() if row.get(name) != value]
             if other:
                 raise ValueError(
                     f"Expected {asked['way']} to be what the file has, but {', '.join(other)} differs. "
@@ -101,6 +101,7 @@ def main(given: Sequence[str] | None = None) -> None:
             "network": asked.network or benchmark.network,
             "weights_file_sha256": None if asked.weights is None else sha256(asked.weights),
             "images": stream.describe()["images_per_domain"],
+            "runtime": asdict(runtime),
         }
         if kept(rows, facts):
             continue

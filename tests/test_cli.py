@@ -14,6 +14,7 @@ import vcotta
 from vcotta.cli.options import parse_grid, parse_settings
 from vcotta.data import imagenet
 from vcotta.experiments import setup
+from vcotta.state_files import read_state
 
 
 def test_version_is_printed_by_the_module_too() -> None:
@@ -212,9 +213,8 @@ def network(tmp_path):
 
     from vcotta.models import build_network
 
-    (tmp_path / "net.py").write_text(PETS)
-
-    def make(classes: int) -> tuple[str, ...]:
+    def make(classes: int, code: str = PETS) -> tuple[str, ...]:
+        (tmp_path / "net.py").write_text(code)
         name = f"{tmp_path / 'net.py'}:linear"
         save_file(build_network(name, classes).state_dict(), tmp_path / "net.safetensors")
         return "--model", name, "--weights", str(tmp_path / "net.safetensors"), "--device", "cpu"
@@ -250,18 +250,22 @@ def test_anybodys_images_are_taken_as_they_are(command, network, tmp_path) -> No
 def test_a_network_is_warmed_up_on_anybodys_folder(command, network, tmp_path) -> None:
     for number in range(8):
         _save(tmp_path / "source" / ("cat", "dog")[number % 2] / f"{number}.jpg", number)
-    data = ("--dataset", f"folder:{tmp_path / 'source'}@224", *network(2))
-    assert command("warmup", *data, "--epochs", "1", "--out", "warm.safetensors")[0] == 0
+    data = ("--dataset", f"folder:{tmp_path / 'source'}@32", *network(2, PETS.replace("56", "8")))
+    assert command("warmup", *data, "--epochs", "1", "--no-flip", "--out", "warm.safetensors")[0] == 0
+    about = read_state(tmp_path / "warm.safetensors", "vcotta-warmed-1")["about"]
+    assert (about["config"]["epochs"], about["config"]["flip"]) == (1, False)
     warmed = (*data[:4], "--weights", "warm.safetensors")
     run = ("run", "--method", "vcotta", "--set", "views=1", "--corruptions", "none")
     assert command(*run, *warmed, "--out", "adapted")[0] == 0
     manifest = json.loads((tmp_path / "adapted" / "manifest.json").read_text())
-    assert manifest["stream"]["data"]["image_shape"] == [224, 224, 3]
+    assert manifest["stream"]["data"]["image_shape"] == [32, 32, 3]
     code, _, err = command(*run, *data, "--out", "not-warmed")  # a test folder is never taken for source data
     assert code == 2
     assert "Expected training images" in err
+    assert "vcotta warmup --dataset folder:DIR" in err
     code, _, err = command("train", "--dataset", data[1], "--model", "resnet-20", "--out", "t.safetensors")
     assert code == 2
+    assert "has no training images here" in err
 
 
 def test_imagenet_c_is_read_by_subset_by_list_and_resized_twice_only_on_request(

@@ -59,9 +59,18 @@ def test_what_belongs_elsewhere_is_refused_with_what_differs(tmp_path) -> None:
     EpochState(path, "example-1", parts, {"lr": 0.1}).save(1, now=True)
     with pytest.raises(ValueError, match=r"lr is 0\.1 there and 0\.2 here\. Move it away"):
         EpochState(path, "example-1", parts, {"lr": 0.2}).resume()
-    with pytest.raises(ValueError, match="belongs to another network: its tensors have other names or shapes"):
+    with pytest.raises(ValueError, match="another network or other data: its tensors have other names or shapes"):
         EpochState(path, "example-1", {"model": nn.Linear(3, 2)}, {"lr": 0.1}).resume()
-    with pytest.raises(ValueError, match="belongs to another network: 'optimizer'"):
+    with pytest.raises(ValueError, match="other parts: optimizer is on one side only"):
         EpochState(path, "example-1", parts | {"optimizer": nn.Linear(2, 2)}, {"lr": 0.1}).resume()
     with pytest.raises(ValueError, match="its kind is 'example-1'"):
         EpochState(path, "example-2", parts, {"lr": 0.1}).resume()
+
+
+def test_a_disk_that_is_full_is_told_and_stops_nothing(tmp_path, monkeypatch) -> None:
+    def full(*_) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(epoch_state, "write_state", full)
+    with pytest.warns(UserWarning, match=r"after 2 epochs could not be kept: .*No space left.* The work goes on"):
+        EpochState(tmp_path / "state", "example-1", {"model": nn.Linear(2, 2)}, {}).save(2, now=True)

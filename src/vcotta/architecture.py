@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vcotta.batch_norm import batch_norms, join_views
 from vcotta.bayes import is_variational, to_point, to_variational
 
-__all__ = ["build", "check_shapes", "describe", "scripts_own"]
+__all__ = ["build", "check_shapes", "class_of_script", "describe"]
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList)
 
@@ -117,11 +117,11 @@ def _describe(module: nn.Module, seen: dict[int, int]) -> dict[str, Any]:
     return described
 
 
-def scripts_own(description: dict[str, Any]) -> str | None:
+def class_of_script(description: dict[str, Any]) -> str | None:
     """The name of a class that the running script defines, which another process does not have; None for no such.
 
     Example:
-        >>> scripts_own(describe(nn.Flatten())) is None
+        >>> class_of_script(describe(nn.Flatten())) is None
         True
     """
     return next((name for place, name in _classes(description["network"]) if place == "__main__"), None)

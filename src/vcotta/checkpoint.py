@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from torch import nn
 
-from vcotta.architecture import build, describe, scripts_own
+from vcotta.architecture import build, class_of_script, describe
 from vcotta.bayes import is_variational, to_variational
 from vcotta.guard import Guard
 from vcotta.methods import METHODS, Adapter
@@ -38,7 +38,7 @@ def save(adapter: Adapter, path: str | os.PathLike[str]) -> None:
             "vcotta.load(path, model=...).",
             stacklevel=2,
         )
-    elif name := scripts_own(architecture):
+    elif name := class_of_script(architecture):
         warnings.warn(
             f"The network's class {name} belongs to the running script: another process must load the file with "
             "vcotta.load(path, model=...), unless the class moves to a module that both import.",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import torch
+
+from vcotta.optimizer_state import load_optimizer
 from vcotta.state_files import read_state, write_state
 
 __all__ = ["EpochState", "Stateful"]
@@ -66,29 +70,54 @@ class EpochState:
         """
         if self.path is None or not self.path.exists():
             return 0
-        state = read_state(self.path, self.kind)
+        try:
+            state = read_state(self.path, self.kind)
+        except ValueError as error:
+            raise ValueError(f"{error}. Move it away.") from error
         for name, value in self.facts.items():
             if state.get(name) != value:
                 raise ValueError(
                     f"The checkpoint {self.path} was made with other settings: {name} is {state.get(name)} there and "
                     f"{value} here. Move it away."
                 )
+        if odd := (state.keys() - self.facts.keys() - {"epochs"}) ^ self.parts.keys():
+            raise ValueError(
+                f"The checkpoint {self.path} was made with other parts: {', '.join(sorted(odd))} is on one side only. "
+                "Move it away."
+            )
         try:
-            own = {key: tensor.shape for key, tensor in self.parts["model"].state_dict().items()}
-            if own != {key: tensor.shape for key, tensor in state["model"].items()}:
+            if _shapes(self.parts["model"].state_dict()) != _shapes(state["model"]):
                 raise ValueError("its tensors have other names or shapes")
             for name, part in self.parts.items():
-                part.load_state_dict(state[name])
+                if isinstance(part, torch.optim.Optimizer):
+                    load_optimizer(part, state[name])
+                else:
+                    part.load_state_dict(state[name])
         except (RuntimeError, KeyError, ValueError) as error:
-            raise ValueError(f"The checkpoint {self.path} belongs to another network: {error}") from error
+            raise ValueError(
+                f"The checkpoint {self.path} belongs to another network or other data: {error}. Move it away."
+            ) from error
         return int(state["epochs"])
 
     def save(self, epochs: int, *, now: bool = False) -> None:
-        """Keep the parts after so many epochs, unless it is too soon and not asked for ``now``."""
+        """Keep the parts after so many epochs, unless it is too soon and not asked for ``now``.
+
+        A disk that is full stops nothing: it is told, and the work goes on.
+        """
         began = time.monotonic()
         if self.path is None or not (now or began >= self._next):
             return
         parts = {name: dict(part.state_dict()) for name, part in self.parts.items()}
-        write_state(self.path, self.kind, {**self.facts, "epochs": epochs, **parts})
+        try:
+            write_state(self.path, self.kind, {**self.facts, "epochs": epochs, **parts})
+        except OSError as error:
+            warnings.warn(
+                f"The state after {epochs} epochs could not be kept: {error}. The work goes on.", stacklevel=2
+            )
         ended = time.monotonic()
         self._next = ended + max(_PAUSE, _SHARE * (ended - began))
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Shapes of tensors by name; what else a network keeps has none."""
+    return {name: getattr(value, "shape", None) for name, value in state.items()}

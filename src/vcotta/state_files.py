@@ -96,7 +96,10 @@ def weights_sha256(net: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(net.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        if isinstance(tensor, Tensor):
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        else:  # what a module keeps besides
+            digest.update(repr(tensor).encode())
     return digest.hexdigest()
 
 

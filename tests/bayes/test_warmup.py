@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from vcotta import WarmUpConfig, epoch_state, kl_divergence, load_warmed, save_warmed, to_variational, warm_up
+from vcotta import Runtime, WarmUpConfig, epoch_state, kl_divergence, load_warmed, save_warmed, to_variational, warm_up
 from vcotta.bayes import is_variational, sampling, variational_parameters
 from vcotta.data import batches
 from vcotta.state_files import read_state
@@ -128,29 +128,65 @@ LOADERS = {
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-def test_an_interrupted_warm_up_equals_one_that_was_not(kind, tiny, source, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("stop_at", [0.1, 0.6])  # before anything was kept, and after
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_an_interrupted_warm_up_equals_one_that_was_not(
+    kind, stop_at, channels_last, source, tmp_path, monkeypatch
+) -> None:
     monkeypatch.setattr(epoch_state, "_PAUSE", 0.0)
     monkeypatch.setattr(epoch_state, "_SHARE", 0)
     x, y = (torch.cat(parts) for parts in zip(*source, strict=True))
-    config, path = WarmUpConfig(epochs=4, lr=1e-2), tmp_path / "warming"
-    whole = warm_up(tiny(), LOADERS[kind](x, y), config, progress=False)
-    loader = LOADERS[kind](x, y)
-    heard: list[int] = []
+    path, loader, heard = tmp_path / "warming", LOADERS[kind](x, y), []
+
+    def warm(data, **more) -> nn.Module:
+        runtime = Runtime(channels_last=channels_last)
+        return warm_up(dropping(), data, WarmUpConfig(epochs=4, lr=1e-2), runtime=runtime, **more)
 
     def stop(step: int, steps: int, loss: float) -> None:
         heard.append(step)
-        if step > 0.6 * 4 * len(loader):
+        if step > stop_at * 4 * len(loader):
             raise KeyboardInterrupt
 
+    whole = warm(LOADERS[kind](x, y), progress=False)
     with pytest.raises(KeyboardInterrupt):
-        warm_up(tiny(), loader, config, progress=stop, checkpoint=path)
+        warm(loader, progress=stop, checkpoint=path)
+    assert path.exists() == (stop_at > 0.25)
     again: list[int] = []
-    resumed = warm_up(
-        tiny(), LOADERS[kind](x, y), config, progress=lambda step, *_: again.append(step), checkpoint=path
-    )
-    assert 1 < again[0] <= heard[-1]  # from the last whole epoch on
+    resumed = warm(LOADERS[kind](x, y), progress=lambda step, *_: again.append(step), checkpoint=path)
+    assert (again[0] > 1) == (stop_at > 0.25)  # from the last whole epoch on
+    assert again[0] <= heard[-1]
     ours, theirs = (list(net.state_dict().values()) for net in (resumed, whole))
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def dropping() -> nn.Module:
+    """A network that draws random numbers, in the mode in which a training leaves it."""
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Dropout(0.3), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)).train()
+
+
+def test_a_warm_up_does_not_go_on_with_other_data(tiny, source, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(epoch_state, "_PAUSE", 0.0)
+    config, path = WarmUpConfig(epochs=2), tmp_path / "warming"
+    x, y = (torch.cat(parts) for parts in zip(*source, strict=True))
+    kind = "a loader of its own order"
+    warm_up(tiny(), LOADERS[kind](x, y), config, progress=False, checkpoint=path)
+    for other in ((x.flip(0), y), (x, y.flip(0))):
+        with pytest.raises(ValueError, match=r"other data: its images, labels or batches are others\. Move it away"):
+            warm_up(tiny(), LOADERS[kind](*other), config, progress=False, checkpoint=path)
+    with pytest.raises(ValueError, match="batches is 5 there and 3 here"):
+        warm_up(tiny(), LOADERS[kind](x[:50], y[:50]), config, progress=False, checkpoint=path)
+    with pytest.raises(ValueError, match="other parts: loader is on one side only"):
+        warm_up(tiny(), source[:5], config, progress=False, checkpoint=path)
+
+
+def test_a_model_in_train_mode_is_tried_without_its_noise_and_may_begin_with_one_image(source) -> None:
+    small = nn.Sequential(nn.Conv2d(3, 4, 8), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 4)).train()
+    x, y = source[0]
+    steps: list[int] = []
+    warm_up(small, [(x[:1], y[:1]), (x, y)], WarmUpConfig(epochs=1), progress=lambda step, *_: steps.append(step))
+    assert steps == [1]
 
 
 def test_a_checkpoint_of_another_warm_up_is_refused(tiny, source, tmp_path, monkeypatch) -> None:
@@ -193,7 +229,7 @@ def test_wrong_settings_and_loaders_are_refused(tiny, source) -> None:
         with pytest.raises(ValueError, match=next(iter(wrong))):
             WarmUpConfig(**wrong)
     with pytest.raises(ValueError, match="source_size"):
-        warm_up(tiny(), iter(source), WarmUpConfig(kl_weight=None), progress=False)
+        warm_up(tiny(), iter(source), WarmUpConfig(epochs=1, kl_weight=None), progress=False)
     with pytest.raises(ValueError, match="runs dry"):
         warm_up(tiny(), iter(source), WarmUpConfig(epochs=2, source_size=96), progress=False)
     with pytest.raises(ValueError, match="none in epoch 1"):

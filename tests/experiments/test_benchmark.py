@@ -52,12 +52,16 @@ def test_unknown_data_sets_suggest_the_nearest() -> None:
 
 def test_a_folders_images_have_the_size_that_is_asked_for(tmp_path) -> None:
     (tmp_path / "cat").mkdir()
-    Image.fromarray(np.zeros((40, 48, 3), np.uint8)).save(tmp_path / "cat" / "1.png")
+    Image.fromarray(np.zeros((48, 40, 3), np.uint8)).save(tmp_path / "cat" / "1.png")
     asked = find_benchmark(f"folder:{tmp_path}@32")
     assert asked.image_size == 32
     assert asked.load().images[:].shape == (1, 32, 32, 3)
-    with pytest.warns(UserWarning, match=r"enlarged to 224 x 224 pixels; the first is 48 x 40\. Add @SIZE .*@40"):
+    with pytest.warns(UserWarning, match=r"enlarged to 224 x 224 pixels; the first is 40 x 48\. Another size .*@40\.$"):
         assert find_benchmark(f"folder:{tmp_path}").load().images[:].shape == (1, 224, 224, 3)
+    with pytest.warns(UserWarning, match=r"enlarged to 64 x 64 .*@40\.$"):
+        find_benchmark(f"folder:{tmp_path}@64").load()
+    with pytest.raises(ValueError, match="at least 1 pixel"):
+        find_benchmark(f"folder:{tmp_path}@0")
     there = tmp_path / "mail@2024"
     (there / "dog").mkdir(parents=True)
     assert find_benchmark(f"folder:{there}").image_size == 224  # that is its name

@@ -54,6 +54,8 @@ def test_the_papers_preset_warms_up_as_printed_or_takes_the_network_given(quick,
     assert (long["epochs"], long["augmix"]) == (10, True)
     assert (printed["epochs"], printed["augmix"], printed["kl_weight"]) == (5, False, None)
     assert recipe(Asked("cifar100", "paper").cell("vcotta"), find_benchmark("cifar100"), files)["warm_up"] is None
+    varied = Asked("cifar100", "paper").cell("5 epochs", warm_up={"epochs": 5})  # as printed, but what is varied
+    assert recipe(varied, find_benchmark("cifar100"), files)["warm_up"]["epochs"] == 5
     found = network_for(replace(paper, dataset="digits"), DIGITS, files)
     assert torch.equal(first_weight(found), first_weight(DIGITS.build(None, seed=8)))
     assert recipe(paper, cifar, files) == {"training": None, "warm_up": None}

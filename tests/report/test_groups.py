@@ -104,6 +104,8 @@ def test_words_tell_of_other_start_networks_but_not_of_those_that_differ_by_seed
     runs += [seeded("vcotta", 1, seed, weights_sha256=f"warm{seed}") for seed in (0, 1)]
     warned = " ".join(remarks(group_runs(runs)))
     assert "the same network: bn and tent from one, vcotta from another." in warned
+    warned = " ".join(remarks(group_runs([run for run in runs if run.manifest["seed"] == 0 or run.method == "bn"])))
+    assert "the same network: bn and tent from one, vcotta from another." in warned  # bn's other seed is no news
 
 
 def test_words_tell_of_other_machines_lost_predictions_and_one_seed(seeded):

@@ -123,8 +123,9 @@ def warm_up(
             (step, steps, loss); steps is 0 when the loader has no length.
         checkpoint: File that is written between epochs, every half a minute at most, and gone on from where it is
             already there; remove it when the result is kept. The result is that of a warm-up without interruption if
-            the loader's order can be restored: it has a ``state_dict``, as `vcotta.data.batches` does, or draws from
-            torch's global generator, as a DataLoader does, or has one order.
+            what the loader yields can be restored: it has ``state_dict`` and ``load_state_dict``, as
+            `vcotta.data.batches` does, or draws from torch's global generator alone, as a DataLoader does by itself,
+            or has one order.
 
     Returns:
         The variational network in eval and mean mode: the source prior of the adaptation.
@@ -142,12 +143,17 @@ def warm_up(
     """
     config, runtime = config or WarmUpConfig(), runtime or Runtime()
     net = runtime.place(to_variational(model, config.sigma_ratio, unsupported=config.unsupported))
-    prior = copy.deepcopy(net).requires_grad_(False)
+    prior = copy.deepcopy(net).requires_grad_(False).eval()
     net.requires_grad_(True)
     if config.kl_weight is None:
         kl_scale = 1 / (config.source_size or _source_size(loader))
     else:
         kl_scale = config.kl_weight / sum(mean.numel() for _, mean, _ in variational_parameters(net))
+    if config.epochs > 1 and isinstance(loader, Iterator):
+        raise ValueError(
+            f"Expected a loader that can be gone through {config.epochs} times, but a generator runs dry after one "
+            "pass. Give a list or a DataLoader."
+        )
     steps = config.epochs * _length(loader)
     normalised = any(batch_norms(net))
     optimizer = torch.optim.Adam(net.parameters(), lr=config.lr, fused=True)
@@ -182,8 +188,8 @@ def warm_up(
                     step += 1
             if pending is None:
                 raise ValueError(
-                    f"Expected the loader to yield batches in every epoch, but it had none in epoch {epoch + 1}. "
-                    "A generator runs dry after one pass: give a list or a DataLoader."
+                    f"Expected the loader to yield batches in every epoch, but it had none in epoch {epoch + 1}"
+                    + (" of more than one image, which BatchNorm needs." if normalised else ".")
                 )
             report(step, steps, _finite(pending, step))
             if not last:
@@ -206,12 +212,13 @@ def _state(
     if path is None:
         return EpochState(None, _KEPT, parts, {})
     own = {"loader": loader} if isinstance(loader, Stateful) else {}
-    return EpochState(path, _KEPT, parts | own, {"config": asdict(config), "weights_sha256": weights_sha256(prior)})
+    facts = {"config": asdict(config), "weights_sha256": weights_sha256(prior), "batches": _length(loader)}
+    return EpochState(path, _KEPT, parts | own, facts)
 
 
 def _taken(optimizer: torch.optim.Adam) -> int:
     """The steps behind Adam, by its own count."""
-    return next((int(state["step"]) for state in optimizer.state.values()), 0)
+    return max((int(state["step"]) for state in optimizer.state.values()), default=0)
 
 
 def _placed(
@@ -255,7 +262,10 @@ def load_warmed(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     """
     tensors = read_state(path, _KIND)["network"]
     net = copy.deepcopy(model) if is_variational(model) else to_variational(model, unsupported="keep")
-    ours, theirs = ({key: tuple(value.shape) for key, value in state.items()} for state in (net.state_dict(), tensors))
+    ours, theirs = (
+        {key: tuple(getattr(value, "shape", ())) for key, value in state.items()}
+        for state in (net.state_dict(), tensors)
+    )
     if ours != theirs:
         odd = next(key for key in (*ours, *theirs) if ours.get(key) != theirs.get(key))
         raise ValueError(

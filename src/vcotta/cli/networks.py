@@ -101,6 +101,7 @@ def warmup(
     weights: Annotated[Path | None, typer.Option(help="Weights of the network; digits trains its own.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default the data set's own.")] = None,
     augmix: Annotated[bool | None, typer.Option(help="Show it AugMix images; by default the data set's own.")] = None,
+    flip: Annotated[bool | None, typer.Option(help="Mirror images; by default the data set's own.")] = None,
     seed: Seed = 0,
     device: Device = None,
     precision: Precision = None,
@@ -122,7 +123,7 @@ def warmup(
     check_out_file(out)
     refuse_existing(out, overwrite)
     benchmark = replace(benchmark, is_source=dataset.startswith("folder:"))
-    asked: dict[str, Any] = {"epochs": epochs, "augmix": augmix}
+    asked: dict[str, Any] = {"epochs": epochs, "augmix": augmix, "flip": flip}
     config = replace(benchmark.warm_up, **{name: value for name, value in asked.items() if value is not None})
     set_threads(dataset)
     with display() as task:

@@ -16,10 +16,8 @@ from PIL import Image, UnidentifiedImageError
 from vcotta._messages import unknown_name
 from vcotta.data import ImageData, check_labels
 
-__all__ = ["EIGHT_BITS", "PREPROCESSES", "FilePixels", "ImageFiles", "image_suffixes", "to_rgb", "to_size"]
+__all__ = ["PREPROCESSES", "FilePixels", "ImageFiles", "image_suffixes", "to_rgb", "to_size"]
 
-EIGHT_BITS: Final = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"})
-"""Pillow's modes of eight bits a channel, or fewer."""
 
 PREPROCESSES: Final = {
     "none": "the files must have the right size already",
@@ -167,16 +165,16 @@ def to_size(image: Image.Image, size: int, preprocess: str, name: str) -> Image.
 
 
 def to_rgb(image: Image.Image, name: str) -> Image.Image:
-    """An image of eight bits a channel or fewer as RGB; Pillow would clip more than that to white.
+    """An image as RGB, unless Pillow would clip it: of sixteen bits a channel nearly everything would be white.
 
     Raises:
-        ValueError: It has more.
+        ValueError: It has sixteen bits a channel or more.
 
     Example:
         >>> to_rgb(Image.new("L", (2, 2)), "grey.png").mode
         'RGB'
     """
-    if image.mode not in EIGHT_BITS:
+    if image.mode.startswith(("I", "F")):
         raise ValueError(
             f"Expected {name} to have eight bits a channel, but its mode is {image.mode}. Convert it first."
         )

@@ -68,12 +68,13 @@ class Benchmark:
 
     def _folder(self) -> ImageFiles:
         """The images of a folder; that small ones are enlarged is told."""
-        files = class_folders(_folder_and_size(self.name)[0], self.image_size)
+        folder, size = _folder_and_size(self.name)
+        files = class_folders(folder, size)
         width, height = files.images.first_size()
-        if min(width, height) < self.image_size:
+        if min(width, height) < size:
             warnings.warn(
-                f"The images of {self.name} are enlarged to {self.image_size} x {self.image_size} pixels; the first "
-                f"is {width} x {height}. Add @SIZE to the folder's name for another size: {self.name}@{height}.",
+                f"The images of {folder} are enlarged to {size} x {size} pixels; the first is {width} x {height}. "
+                f"Another size is asked for by folder:{folder}@{min(width, height)}.",
                 stacklevel=2,
             )
         return files
@@ -86,7 +87,8 @@ class Benchmark:
         if not isinstance(data, ImageData):
             raise ValueError(
                 f"Expected training images, but {self.name} has none here. Give `weights` of a network that was "
-                "trained, and for a variational method warmed up, elsewhere."
+                "trained and, for a variational method, warmed up: `vcotta warmup --dataset folder:DIR` does that on "
+                "source images of yours."
             )
         if self.source_share == 1:
             return data
@@ -215,6 +217,8 @@ def _folder_and_size(name: str) -> tuple[Path, int]:
     """
     text = name.removeprefix("folder:")
     folder, _, size = text.rpartition("@")
-    if folder and size.isdecimal() and int(size) > 0 and not Path(text).expanduser().is_dir():
+    if folder and size.isdecimal() and not Path(text).expanduser().is_dir():
+        if int(size) < 1:
+            raise ValueError(f"Expected a size of at least 1 pixel after the @, but got {name!r}.")
         return Path(folder).expanduser(), int(size)
     return Path(text).expanduser(), 224

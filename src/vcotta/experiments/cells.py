@@ -29,6 +29,7 @@ class Cell:
         options: Its options beside the data set's settings.
         start: The network it starts from.
         warm_up: Settings of the warm-up in place of the benchmark's.
+        varies_warm_up: Whether they are what the experiment varies, so that no warmed network that is given will do.
         source_share: Share of the source images that the warm-up sees.
         protocol: Name of the test protocol, and its ``protocol_options``.
         batch_size: Images in a batch; None for the benchmark's own.
@@ -48,6 +49,7 @@ class Cell:
     options: Mapping[str, Any] = field(default_factory=dict)
     start: Start = "source"
     warm_up: Mapping[str, Any] = field(default_factory=dict)
+    varies_warm_up: bool = False
     source_share: float = 1.0
     protocol: str = "continual"
     protocol_options: Mapping[str, Any] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class Cell:
     @property
     def facts(self) -> dict[str, Any]:
         """What its run is known by: everything but the label and the options that name what is usual anyway."""
-        facts = {name: value for name, value in asdict(self).items() if name != "label"}
+        facts = {name: value for name, value in asdict(self).items() if name not in ("label", "varies_warm_up")}
         preset = {name: value for name, value in self.options.items() if name == "preset"}
         usual = asdict(configure(self.method, dataset=find_benchmark(self.dataset).settings, **preset))
         facts["options"] = {

@@ -51,6 +51,7 @@ class Asked:
         if self.views is not None and "views" in METHODS[method].Config.__dataclass_fields__:
             options["views"] = min(self.views, options.get("views", self.views))
         start = more.pop("start", "warmed" if variational else "source")
+        more["varies_warm_up"] = "warm_up" in more
         if start == "warmed" and self.preset == "paper":
             more["warm_up"] = printed_warm_up(self.dataset) | more.get("warm_up", {})
         return Cell(label, self.dataset, method, options, start, limit=self.limit, **more)

@@ -117,7 +117,8 @@ def recipe(cell: Cell, benchmark: Benchmark, weights: Weights | None = None) -> 
 
 def _takes_warmed(cell: Cell) -> bool:
     """Whether a given warmed network will do: not where the warm-up is what is varied; a preset's own is not."""
-    return cell.start == "warmed" and cell.warm_up in ({}, printed_warm_up(cell.dataset)) and cell.source_share == 1
+    usual = not cell.varies_warm_up and cell.warm_up in ({}, printed_warm_up(cell.dataset))
+    return cell.start == "warmed" and usual and cell.source_share == 1
 
 
 def _warm_up(cell: Cell, benchmark: Benchmark) -> WarmUpConfig:

@@ -98,6 +98,9 @@ def tune(
         configure(method, **{"dataset": benchmark.settings, **options})
     about = searched(benchmark, method, seeds, severities, limit, table, network, weights, runtime)
     found = _kept(checkpoint, about)
+    missing = [options for options in combinations if not any(row["options"] == options for row in found)]
+    if not missing:
+        return _ranked(found, combinations)
     device, severity = runtime.device if runtime else None, tuple(severities)
     streams = [
         stream_for(benchmark, seed=seed, corruptions=EXTRA, severity=severity, limit=limit, table=table, device=device)
@@ -107,9 +110,7 @@ def tune(
         start_network(benchmark, method, network, weights, seed=seed, runtime=runtime, task=task) for seed in seeds
     ]
     report = task(f"Tuning {method}", "best {:.1%}")
-    for done, options in enumerate(combinations, 1):
-        if any(row["options"] == options for row in found):
-            continue
+    for done, options in enumerate(missing, len(combinations) - len(missing) + 1):
         scores = []
         for seed, model, stream in zip(seeds, models, streams, strict=True):
             adapter = adapter_for(benchmark, method, model, seed=seed, runtime=runtime, guard=False, **options)
@@ -119,7 +120,12 @@ def tune(
         found.append({"options": options, "error": error, "nll": nll})
         if checkpoint is not None:
             write_trials(checkpoint, about, found)
-        report(done, len(combinations), min(row["error"] for row in found) / 100)
+        report(done, len(combinations), _ranked(found, combinations)[0]["error"] / 100)
+    return _ranked(found, combinations)
+
+
+def _ranked(found: Sequence[dict[str, Any]], combinations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The trials that were asked for, best first."""
     asked = [row for row in found if row["options"] in combinations]
     return sorted(asked, key=lambda row: (row["error"], row["nll"]))
 
@@ -165,7 +171,10 @@ def _kept(path: Path | None, about: Mapping[str, Any]) -> list[dict[str, Any]]:
         return []
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        trials = [row | {"nll": math.inf if row["nll"] is None else row["nll"]} for row in kept.pop("trials")]
+        trials = [
+            {"options": row["options"], "error": row["error"], "nll": math.inf if row["nll"] is None else row["nll"]}
+            for row in kept.pop("trials")
+        ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"Expected the trials of a search in {path}, but it cannot be read. Move it away.") from error
     for name, value in about.items():

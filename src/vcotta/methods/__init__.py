@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -164,6 +164,9 @@ def build_adapter(
     runtime: Runtime | None = shared.get("runtime")
     warmup = options.pop("warmup", None) if name == VCoTTA.name else None
     shared["guard"] = choose_guard(name, guard, options)
+    if name in METHODS:
+        presets = ("preset", "warmup") if METHODS[name] is VCoTTA else ()
+        _check_names(METHODS[name], options, (*presets, "dataset", "seed", "runtime"))
     config = configure(name, **options)
     method = METHODS[name]
     if not isinstance(model, nn.Module):
@@ -192,15 +195,20 @@ def configure(name: str, **options: Any) -> Any:
     if dataset is not None and dataset not in DATASETS:
         raise unknown_name("dataset", dataset, DATASETS)
     presets = {key: options.pop(key) for key in ("preset",) if key in options and method is VCoTTA}
-    known = [field.name for field in fields(method.Config)]
-    if unknown := [key for key in options if key not in known]:
-        if not known:
-            raise ValueError(f"Expected no options for {method.name}, but got {unknown[0]!r}.")
-        shared = ["preset", "warmup"] if method is VCoTTA else []
-        raise unknown_name(f"option of {method.name}", unknown[0], [*known, *shared, "dataset", "seed", "runtime"])
+    _check_names(method, options)
     if method is VCoTTA:
         return VCoTTAConfig.preset(presets.get("preset", "best"), dataset or "cifar10", **options)
     return method.Config(**{**method.datasets.get(dataset, {}), **options})
+
+
+def _check_names(method: type[Adapter], options: Mapping[str, Any], others: Sequence[str] = ()) -> None:
+    """Raise unless every option is a field of the method's config, or one of what else the caller takes."""
+    known = [field.name for field in fields(method.Config)]
+    for key in options:
+        if key not in (*known, *others):
+            if not known:
+                raise ValueError(f"Expected no options for {method.name}, but got {key!r}.")
+            raise unknown_name(f"option of {method.name}", key, [*known, *others])
 
 
 def check_distributed(name: str) -> None:

@@ -18,13 +18,13 @@ class Placed:
     Attributes:
         source: What is checked.
         runtime: Says where the images go.
-        classes: Tells the number of classes of images that the network takes, and raises for others.
+        count_classes: Tells the number of classes of images that the network takes, and raises for others.
     """
 
     def __init__(
-        self, source: Iterable[tuple[Tensor, Tensor]], runtime: Runtime, classes: Callable[[Tensor], int]
+        self, source: Iterable[tuple[Tensor, Tensor]], runtime: Runtime, count_classes: Callable[[Tensor], int]
     ) -> None:
-        self.source, self.runtime, self.classes = source, runtime, classes
+        self.source, self.runtime, self.count_classes = source, runtime, count_classes
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         empty = True
@@ -33,7 +33,7 @@ class Placed:
             empty = False
             images, labels = (x.clone() if x.is_inference() else x for x in (images, labels))
             images = self.runtime.place_images(images)
-            check_labels(labels, len(images), self.classes(images))
+            check_labels(labels, len(images), self.count_classes(images))
             yield images, labels.to(self.runtime.device)
         if empty:
             raise ValueError("Expected `source` to yield images, but it is empty. A generator runs dry after one pass.")

@@ -105,9 +105,11 @@ def _starts(groups: Sequence[Group]) -> list[str]:
         starts = [(str(run.manifest.get("seed")), str(run.manifest.get("weights_sha256"))) for run in group.runs]
         for start in dict.fromkeys(starts):
             by_start.setdefault(start, []).append(group.label)
-    if len({seed for seed, _ in by_start}) == len(by_start):
+    seeds = [seed for seed, _ in by_start]
+    several = [tuple(labels) for (seed, _), labels in by_start.items() if seeds.count(seed) > 1]
+    if not several:
         return []
-    first, *others = dict.fromkeys(map(tuple, by_start.values()))
+    first, *others = dict.fromkeys(several)
     each = ", ".join([f"{listed(first)} from one", *(f"{listed(labels)} from another" for labels in others)])
     return [
         f"Not all methods started from the same network: {each}. A warm-up on source data, which others do not see, "

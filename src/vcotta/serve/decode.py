@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from vcotta.data import to_tensor
-from vcotta.data.image_files import EIGHT_BITS, to_size
+from vcotta.data.image_files import to_size
 from vcotta.inputs import check_images
 from vcotta.serve.bundle import Preprocess
 from vcotta.serve.limits import Limits, RefusedError
@@ -21,6 +21,7 @@ from vcotta.serve.limits import Limits, RefusedError
 __all__ = ["decode_files", "decode_npy"]
 
 _FORMATS = ("PNG", "JPEG")  # fewer decoders, fewer ways in; JPEG's also opens several JPEGs in one file, as MPO
+_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"})  # eight bits a channel, or fewer
 _MOST_SCANS = 100  # a progressive JPEG has about ten; each one more makes the decoder pass over the whole image again
 _LONGEST = 20  # times the shorter side: resizing would make a thin image enormous
 _MAGIC = b"\x93NUMPY\x01\x00"
@@ -165,7 +166,7 @@ def _open(content: bytes, name: str, limits: Limits) -> Image.Image:
         raise RefusedError(
             422, f"Expected {name} to be at most {_LONGEST} times as long as wide, but it has {width} x {height}."
         )
-    if image.mode not in EIGHT_BITS:
+    if image.mode not in _MODES:
         raise RefusedError(422, f"Expected {name} to have eight bits a channel, but its mode is {image.mode}.")
     if image.format != "PNG" and content.count(b"\xff\xda") > _MOST_SCANS:
         raise RefusedError(422, f"Expected {name} to have at most {_MOST_SCANS} scans, but it has more.")
