@@ -169,7 +169,7 @@ def test_no_more_images_are_used_than_asked_for(tiny, images) -> None:
     some = build_adapter("eata", tiny(), source=stream(), fisher_images=15)
     assert len(drawn) == 2
     cut = [source(images)[0], (source(images)[1][0][:5], None)]
-    all_of_them = build_adapter("eata", tiny(), source=[(x, torch.zeros(len(x), dtype=torch.long)) for x, _ in cut])
+    all_of_them = build_adapter("eata", tiny(), source=[(x, torch.zeros(len(x))) for x, _ in cut])
     assert torch.equal(some.prepared["fisher"], all_of_them.prepared["fisher"])
 
 

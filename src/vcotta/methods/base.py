@@ -158,7 +158,7 @@ class Adapter(ABC):
 
         Raises:
             ValueError: If ``source`` yields nothing although the method needs it, images that are not in [0, 1] or
-                that the network does not take, or labels that are not its classes.
+                that the network does not take, or labels that are not its classes to a method that uses them.
         """
         self.prepared = {}
         self.reset()

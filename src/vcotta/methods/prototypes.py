@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vcotta.inputs import check_labels
 from vcotta.methods.base import Adapter
 from vcotta.methods.features import classifier
 
@@ -53,6 +54,7 @@ def source_prototypes(adapter: Adapter, source: Iterable[tuple[Tensor, Tensor]])
     seen = 0
     for images, labels in source:
         features, _ = adapter.features_and_logits(adapter.start, images)
+        check_labels(labels, len(images), len(sums))
         batch_sums, batch_counts = class_sums(features, labels, len(sums))
         sums += batch_sums
         counts += batch_counts

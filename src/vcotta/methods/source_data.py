@@ -6,25 +6,25 @@ from collections.abc import Callable, Iterable, Iterator
 
 from torch import Tensor
 
-from vcotta.inputs import check_images, check_labels, labelled_batches
+from vcotta.inputs import check_images, labelled_batches
 from vcotta.runtime import Runtime
 
 __all__ = ["Placed"]
 
 
 class Placed:
-    """Source data that is checked, on the device, and known to hold something.
+    """Source data whose images are checked, on the device, and known to hold something; labels are left to their users.
 
     Attributes:
         source: What is checked.
         runtime: Says where the images go.
-        count_classes: Tells the number of classes of images that the network takes, and raises for others.
+        accept: Raises for images that the network does not take.
     """
 
     def __init__(
-        self, source: Iterable[tuple[Tensor, Tensor]], runtime: Runtime, count_classes: Callable[[Tensor], int]
+        self, source: Iterable[tuple[Tensor, Tensor]], runtime: Runtime, accept: Callable[[Tensor], object]
     ) -> None:
-        self.source, self.runtime, self.count_classes = source, runtime, count_classes
+        self.source, self.runtime, self.accept = source, runtime, accept
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         empty = True
@@ -33,7 +33,7 @@ class Placed:
             empty = False
             images, labels = (x.clone() if x.is_inference() else x for x in (images, labels))
             images = self.runtime.place_images(images)
-            check_labels(labels, len(images), self.count_classes(images))
+            self.accept(images)
             yield images, labels.to(self.runtime.device)
         if empty:
             raise ValueError("Expected `source` to yield images, but it is empty. A generator runs dry after one pass.")
