@@ -103,6 +103,21 @@ def warmups_cifar100_text() -> str:
     return "\n".join([*lines, "", told])
 
 
+def warmups_resnet20_text() -> str:
+    """One sentence on twice the epochs for a network that nobody here trained, on CIFAR-10."""
+    rows = json.loads((RESULTS / "warmups-resnet20.json").read_text())
+    told = [
+        f"with {row['config']['epochs']} epochs BN has {row['bn']['error']:.2f} % ({row['bn']['nll']:.3f}) and VCoTTA "
+        f"{row['vcotta']['error']:.2f} % ({row['vcotta']['nll']:.3f})"
+        for row in rows
+    ]
+    return (
+        f"On CIFAR-10 and the ResNet-20 from outside, {rows[0]['images']} images of each held-out corruption and "
+        f"severity, 8 views, one seed, {' and '.join(told)}; in brackets the NLL ({rows[0]['hardware']}, "
+        f"{rows[0]['runtime']['precision']}, `benchmarks/warmups.py`)."
+    )
+
+
 def _kind(config: dict[str, Any] | None) -> tuple[int, bool, float]:
     """Epochs, AugMix and r of a warm-up, in which the table's rows differ; no epochs where there was none."""
     return (0, False, 0.0) if config is None else (config["epochs"], config["augmix"], config["sigma_ratio"])
@@ -120,4 +135,5 @@ CIFAR100: dict[str, Callable[[], str]] = {
     "tuned-longer": tuned_longer_text,
     "training-length": training_length_text,
     "warmups-cifar100": warmups_cifar100_text,
+    "warmups-resnet20": warmups_resnet20_text,
 }

@@ -7,8 +7,8 @@
 
 The files: ``docs/results/demo/seed-S.json`` (the demo's rows, and BN on the warmed network beside them), the figures of
 seed 0, ``docs/results/corruptions-benchmark.json``, ``guards.json``, ``offtheshelf.json``, ``open-choices.json``,
-``request-sizes.json``, ``small-batches.json`` and ``warmups-cifar100.json`` (from benchmarks/), ``gpu-times.json`` (by
-the clock), for each benchmark the manifest and summary of one run a method, and for each experiment its outcome as
+``request-sizes.json``, ``small-batches.json`` and ``warmups-*.json`` (from benchmarks/), ``gpu-times.json`` (by the
+clock), for each benchmark the manifest and summary of one run a method, and for each experiment its outcome as
 ``docs/results/reproduce/DATASET/NAME.json`` with its picture in ``docs/pictures/reproduce/DATASET``.
 """
 
