@@ -12,7 +12,7 @@ WHAT = {
     "alpha": "weight of the source, by rule or fixed",
     "source_views": "the source looks at the views, too",
     "scope": "one alpha for the batch, or for each image",
-    "margin": "which views are surer than the image and kept; -1 keeps all",
+    "margin": "how much surer than the image a view must be to be kept; -1 keeps all",
     "target": "what the student learns: the teacher's opinion, or both priors'",
     "temperature": "sharpens that target",
     "loss": "cross-entropy, one way or both ways",
