@@ -6,8 +6,9 @@ import pytest
 
 from vcotta.experiments import setup, tuning
 from vcotta.experiments.benchmark import BENCHMARKS
-from vcotta.experiments.tuning import SPACES, tune
+from vcotta.experiments.tuning import SPACES, searched, tune
 from vcotta.methods import METHODS, configure
+from vcotta.methods.elsewhere import known_method
 
 
 def quiet(label: str, form: str):
@@ -52,6 +53,23 @@ def test_an_interrupted_search_tries_only_what_is_missing(untrained, tmp_path, m
     assert [row["options"]["lr"] for row in search([1e-3])] == [1e-3]  # what was not asked for is left out
     with pytest.raises(ValueError, match="of another search: limit is 20 there and 30 here"):
         search(rates, limit=30)
+
+
+def test_a_search_does_not_go_on_with_other_code_of_a_method_of_ones_own(tmp_path) -> None:
+    path = tmp_path / "mine.py"
+    code = "from vcotta.methods import TENT\nclass Mine(TENT):\n    name = 'mine'\n"
+    about = []
+    try:
+        for text in (code, code, code + "# changed\n"):
+            path.write_text(text)
+            METHODS.pop("mine", None)
+            name = known_method(f"{path}:Mine")
+            about.append(searched(BENCHMARKS["digits"], name, (0,), (5,), 20, None, None, None, None))
+    finally:
+        METHODS.pop("mine", None)
+    assert about[0] == about[1]
+    assert {key for key in about[0] if about[0][key] != about[2][key]} == {"method_file_sha256"}
+    assert searched(BENCHMARKS["digits"], "tent", (0,), (5,), 20, None, None, None, None)["method_file_sha256"] is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"trials": [{}]}'])

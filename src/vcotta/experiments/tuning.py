@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import math
@@ -18,7 +19,7 @@ from vcotta.evaluate import run_stream
 from vcotta.experiments.benchmark import Benchmark
 from vcotta.experiments.setup import Task, adapter_for, start_network, stream_for
 from vcotta.files import sha256, write_json
-from vcotta.methods import configure
+from vcotta.methods import METHODS, Adapter, configure
 from vcotta.runtime import Runtime
 
 __all__ = ["SPACES", "searched", "tune", "write_trials"]
@@ -145,7 +146,9 @@ def searched(
     runtime = runtime or Runtime()
     return {
         "method": method,
+        "method_file_sha256": _own_code(METHODS[method]),
         "dataset": benchmark.name,
+        "data_sha256": benchmark.load().sha256(),
         "network": network or benchmark.network,
         "weights_file_sha256": None if weights is None else sha256(weights),
         "corruptions": list(EXTRA),
@@ -157,6 +160,14 @@ def searched(
         "precision": runtime.precision,
         "versions": {"vcotta": __version__, "torch": str(torch.__version__)},
     }
+
+
+def _own_code(method: type[Adapter]) -> str | None:
+    """The hash of the file of a method of the user's own, None for those that come with the version."""
+    if method.__module__.partition(".")[0] == "vcotta":
+        return None
+    file = inspect.getsourcefile(method)
+    return None if file is None else sha256(file)
 
 
 def write_trials(path: Path, about: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
