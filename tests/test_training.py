@@ -115,6 +115,15 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
         train(digits_network(0), small_loader(), config, checkpoint=path)
 
 
+def test_a_checkpoint_of_other_images_is_refused_and_leaves_the_network_as_it_was(tmp_path):
+    path, config, data = tmp_path / "training", TrainConfig(epochs=1), load_digits()[0]
+    train(digits_network(0), batches(data.images[:50], data.labels[:50], 25), config, checkpoint=path)
+    net = digits_network(1)
+    with pytest.raises(ValueError, match="images, labels or batches are others"):
+        train(net, batches(data.images[50:100], data.labels[50:100], 25), config, checkpoint=path)
+    assert all(torch.equal(a, b) for a, b in zip(*states(net, digits_network(1)), strict=True))
+
+
 def test_a_loss_that_is_not_finite_is_told():
     with pytest.raises(FloatingPointError, match="Lower `lr`"):
         train(digits_network(0), small_loader(), TrainConfig(epochs=3, lr=1e30))

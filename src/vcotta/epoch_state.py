@@ -88,7 +88,7 @@ class EpochState:
         try:
             if _shapes(self.parts["model"].state_dict()) != _shapes(state["model"]):
                 raise ValueError("its tensors have other names or shapes")
-            for name, part in self.parts.items():
+            for name, part in [*self.parts.items()][::-1]:  # the network last: what others refuse leaves it as it was
                 if isinstance(part, torch.optim.Optimizer):
                     load_optimizer(part, state[name])
                 else:
