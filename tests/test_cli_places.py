@@ -99,14 +99,21 @@ def test_training_names_the_network_it_trained_and_says_when_it_begins(command, 
 
 
 def test_training_takes_the_settings_it_is_given_and_writes_them_into_the_file(command, monkeypatch) -> None:
-    seen = []
-    monkeypatch.setattr(setup, "train", lambda model, _, config, **__: seen.append(config) or model.eval())
-    given = ("--epochs", "3", "--weight-decay", "1e-4", "--seed", "7")
-    assert command("train", *given, "--out", "w.safetensors")[0] == 0
+    seen, sizes = [], []
+
+    def remember(model, loader, config, **_):
+        seen.append(config)
+        sizes.append(len(next(iter(loader))[1]))
+        return model.eval()
+
+    monkeypatch.setattr(setup, "train", remember)
+    given = ("--epochs", "3", "--weight-decay", "1e-4", "--lr", "0.05", "--rise", "0", "--batch-size", "20")
+    assert command("train", *given, "--seed", "7", "--out", "w.safetensors")[0] == 0
     (config,) = seen
-    assert (config.epochs, config.weight_decay, config.seed) == (3, 1e-4, 7)
+    assert (config.epochs, config.weight_decay, config.lr, config.rise, config.seed) == (3, 1e-4, 0.05, 0, 7)
+    assert sizes == [20]
     told = load_weights(digits_network(), "w.safetensors").metadata
-    assert told["training"] == dataclasses.asdict(config)
+    assert told["training"] == dataclasses.asdict(config) | {"batch_size": 20}
 
 
 def test_the_warm_up_takes_the_settings_it_is_given_and_writes_them_into_the_file(command, monkeypatch) -> None:

@@ -20,6 +20,14 @@ def train(
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default the data set's own.")] = None,
     augmix: Annotated[bool | None, typer.Option(help="Train on AugMix images; by default the data set's own.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="L2 penalty; by default the data set's own.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Largest step size; by default the data set's own.")] = None,
+    rise: Annotated[
+        float | None,
+        typer.Option(help="Share of the training in which the step size rises to it; by default the data set's own."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images in a batch; by default the data set's own.", min=2)
+    ] = None,
     seed: Seed = 0,
     device: Device = None,
     precision: Precision = None,
@@ -44,7 +52,10 @@ def train(
     config = benchmark.training
     if config is not None:
         asked: dict[str, Any] = {"epochs": epochs, "augmix": augmix, "weight_decay": weight_decay}
+        asked |= {"lr": lr, "rise": rise}
         config = replace(config, **{name: value for name, value in asked.items() if value is not None})
+    if batch_size is not None:
+        benchmark = replace(benchmark, training_batch=batch_size)
     checkpoint = out.with_name(out.name + ".training")
     with display() as task:
         trained = train_network(
@@ -53,7 +64,7 @@ def train(
     test = benchmark.load()
     error = check_network(trained, test, limit=None).error if isinstance(test, ImageData) else None
     name, classes = model or benchmark.network, len(test.class_names)
-    training = None if config is None else asdict(replace(config, seed=seed))
+    training = None if config is None else asdict(replace(config, seed=seed)) | {"batch_size": benchmark.training_batch}
     save_weights(trained, out, network=name, dataset=dataset, classes=classes, error=error, training=training)
     checkpoint.unlink(missing_ok=True)
     made = benchmark.network_facts(model)[0]
