@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md on steps and sizes: what starts that compute the same do to a method."""
+"""The tables of docs/step-sizes.md: what starts that compute the same do to a method, and what TENT makes of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-
-from vcotta.corruptions import STANDARD
-from vcotta.experiments.paper_rows import BY_CORRUPTION, MEANS
 
 RESULTS = Path(__file__).parent / "results"
 # The layer that a public copy of RobustBench's `Standard`, cut off after 0.8 MB, holds four fifths of, and its size.
@@ -40,18 +37,6 @@ def _listed(errors: list[float]) -> str:
     return _joined([f"{error:.1f}" for error in sorted(errors)])
 
 
-def decay_again_text() -> str:
-    """What a second network of the lower weight decay gives, as a sentence."""
-    found = []
-    for method in ("bn", "tent", "obao"):
-        first, second = (
-            json.loads((RESULTS / folder / method / "summary.json").read_text())["mean"]["error"]
-            for folder in ("cifar10c-decay", "cifar10c-decay-again")
-        )
-        found.append(f"{method.upper()} has {100 * second:.1f} instead of {100 * first:.1f} %")
-    return f"A second network, made by the same command with the same seed, differs: on it {', '.join(found)}."
-
-
 def sizes_text() -> str:
     """Table of how large the weights of our networks are, beside what is known of the published ones."""
     rows = json.loads((RESULTS / "weight-sizes.json").read_text())
@@ -66,11 +51,10 @@ def sizes_text() -> str:
         ]
         lines.append(f"| {row['network']}, {row['called']} | {' | '.join(cells)} |")
     layer, published = PUBLISHED_LAYER
-    ours = next(row for row in rows if layer in row["layers"])
+    ours = _joined([f"{row['layers'][layer]:.4f} ({row['called']})" for row in rows if layer in row["layers"]])
     told = (
         f"Medians over the layers, with the smallest and the largest (`benchmarks/sizes.py`). The published WRN-28-10 "
-        f"is known in one convolution only, `{layer}`: {published}, where ours of the first row has "
-        f"{ours['layers'][layer]:.4f}."
+        f"is known in one convolution only, `{layer}`: {published}, where ours have {ours}."
     )
     return "\n".join([*lines, "", told])
 
@@ -88,19 +72,6 @@ def scaled_text(name: str, kind: str = "scale") -> str:
         lines.append(f"| {method}{given} | {' | '.join(found.get(scale, '-') for scale in scales)} |")
     told = f"Error % / NLL, {rows[0]['images']} images of each of the four extra corruptions at severities 3 to 5"
     return "\n".join([*lines, "", f"{told}; {rows[0]['hardware']} (`benchmarks/starts.py`)."])
-
-
-def obao_starts_text() -> str:
-    """OBAO on each of the fifteen corruptions, by the size of the weights it starts from, beside its published row."""
-    rows = json.loads((RESULTS / "obao-starts.json").read_text())
-    lines = [f"| | {' | '.join(n.replace('_', ' ') for n in STANDARD)} | mean |", "|:--" + "|--:" * 16 + "|"]
-    for row in rows:
-        scale = row["start"]["scale"]
-        cells = " | ".join(f"{error:.1f}" for error in (*row["errors"], row["error"]))
-        lines.append(f"| {'as it is' if scale == 1 else f'times {scale:g}'} | {cells} |")
-    published = (*BY_CORRUPTION["main"]["cifar10"]["obao"], MEANS["main"]["cifar10"]["obao"])
-    lines.append(f"| as published, 10000 images each | {' | '.join(map(str, published))} |")
-    return "\n".join([*lines, "", f"{rows[0]['images']} images each; {rows[0]['hardware']} (`benchmarks/starts.py`)."])
 
 
 def tca_forms_text() -> str:
@@ -178,12 +149,10 @@ def _joined(words: list[str]) -> str:
 
 STEP_SIZES: dict[str, Callable[[], str]] = {
     "tent-again": tent_again_text,
-    "decay-again": decay_again_text,
     "sizes": sizes_text,
     "scaled": functools.partial(scaled_text, "scaled-starts"),
     "scaled-norms": functools.partial(scaled_text, "scaled-norms", "norm_scale"),
     "scaled-wrn": functools.partial(scaled_text, "scaled-starts-wrn"),
-    "obao-starts": obao_starts_text,
     "tca-forms": tca_forms_text,
     "tca-steps": tca_steps_text,
     "small-network": small_network_text,

@@ -35,7 +35,7 @@ from step_size_tables import STEP_SIZES
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
-NAMES = ("benchmarks", "guards", "headline", "methods", "operations", "reproduce")
+NAMES = ("benchmarks", "guards", "headline", "methods", "operations", "reproduce", "step-sizes")
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES))
 SEEDS = (0, 1, 2)
 COLUMNS = {"error": ("Error %", ".1f"), "nll": ("NLL", ".3f"), "brier": ("Brier", ".3f"), "ece": ("ECE", ".3f")}
