@@ -104,11 +104,8 @@ def benchmark_text(name: str) -> str:
 def recipes_text() -> str:
     """Table of errors, and of what is gained over BN, by how the network was trained, beside the published ones."""
     folders = {"cifar10c": "30 epochs, decay 5e-4", "cifar10c-decay": "30 epochs, decay 1e-4", RECIPE: "its recipe"}
-    found = {folder: _errors(folder) for folder in folders}
-    published = {
-        method: [float(number) for number in re.findall(r"[0-9.]+", text)]
-        for method, text in PUBLISHED["cifar10c"].items()
-    }
+    found = {folder: errors_of(folder) for folder in folders}
+    published = published_errors("cifar10c")
     lines = [f"| Method | as published | {' | '.join(folders.values())} |", "|:--" + "|--:" * (len(folders) + 1) + "|"]
     beside = {}
     for method in (method for method in PUBLISHED["cifar10c"] if method in found[RECIPE]):
@@ -128,10 +125,15 @@ def recipes_text() -> str:
     return "\n".join([*lines, "", told])
 
 
-def _errors(name: str) -> dict[str, float]:
+def errors_of(name: str) -> dict[str, float]:
     """Mean error of each method of a benchmark, in per cent."""
     paths = (RESULTS / name).glob("*/summary.json")
     return {path.parent.name: 100 * json.loads(path.read_text())["mean"]["error"] for path in paths}
+
+
+def published_errors(name: str) -> dict[str, list[float]]:
+    """The published errors of each method, one or the ends of a range; of some there is none."""
+    return {method: [float(n) for n in re.findall(r"[0-9.]+", text)] for method, text in PUBLISHED[name].items()}
 
 
 def train_step_text() -> str:

@@ -30,6 +30,7 @@ from cifar100_tables import CIFAR100
 from headline_tables import HEADLINE
 from open_choices_table import OPEN_CHOICES
 from presets_table import PRESETS_TABLE
+from published_picture import draw_published
 from reproduce_tables import REPRODUCE, keep_reproduced
 from step_size_tables import STEP_SIZES
 
@@ -294,5 +295,6 @@ if __name__ == "__main__":
         take(arguments.take[0], arguments.take[1:])
     if arguments.reproduced:
         keep_reproduced(arguments.reproduced)
+    draw_published()
     for path in PAGES:
         path.write_text(updated(path.read_text()))
