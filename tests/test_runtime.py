@@ -40,7 +40,7 @@ def build(name, model, **options):
     ("name", "options"), [("vcotta", {}), ("vcotta", {"full_batch": 2}), ("cotta", {"threshold": 1.1})]
 )
 def test_the_fast_path_keeps_to_the_plain_path(name, options, tiny, images, traced, monkeypatch) -> None:
-    monkeypatch.setattr("vcotta.methods.base._PIXELS_AT_ONCE", 4 * 6 * 64)  # four views of six images at a time
+    monkeypatch.setattr("vcotta.methods.passes._PIXELS_AT_ONCE", 4 * 6 * 64)  # four views of six images at a time
     plain = build(name, tiny(), views=8, lr=1e-3, **options)
     fast = build(name, tiny(), views=8, lr=1e-3, runtime=Runtime(compile=True), **options)
     for seed in range(4):

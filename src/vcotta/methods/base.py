@@ -5,22 +5,22 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from vcotta._messages import unknown_name
-from vcotta.batch_norm import MixedStatistics, freeze_statistics, join_views, keep_views_apart, use_batch_statistics
+from vcotta.batch_norm import freeze_statistics, join_views, use_batch_statistics
 from vcotta.bayes import is_variational
-from vcotta.distributed import World, average, is_shared, split_batch
+from vcotta.distributed import World, average, is_shared
 from vcotta.guard import Guard, Watch
 from vcotta.inputs import check_accepted, check_images
 from vcotta.methods.facts import Facts
-from vcotta.methods.features import catch_features
 from vcotta.methods.interventions import intervene, signals
 from vcotta.methods.losses import entropy
+from vcotta.methods.passes import Passes
 from vcotta.methods.source_data import Placed
 from vcotta.methods.state import adapter_state, load_adapter_state
 from vcotta.prediction import RECENT, Prediction, abstain, check_request, decompose
@@ -33,7 +33,7 @@ OptimizerName = Literal["adam", "sgd"]
 """``adam`` with torch's defaults, or ``sgd`` with Nesterov momentum 0.9, as the CoTTA line of work uses them."""
 
 
-class Adapter(ABC):
+class Adapter(Passes, ABC):
     """A classifier that predicts a batch and then adapts to it.
 
     ``adapter(images)`` takes float images in [0, 1], (batch, channels, height, width), and returns log-probabilities,
@@ -87,7 +87,6 @@ class Adapter(ABC):
     skipped: int
     _rng: OwnRng
     _watch: Watch | None
-    _compiled_shape: tuple[int, ...] | None
     _recent: Tensor
 
     @torch.inference_mode(False)
@@ -126,7 +125,7 @@ class Adapter(ABC):
         join_views(self.start)  # the model may be another adapter's
         freeze_statistics(self.start)
         self._accepted: dict[tuple[int, ...], int] = {}  # classes by shape of the images
-        self._notes: dict[str, Any] = {}
+        self._notes = {}
         self._fixed_shape: tuple[int, ...] | None = None
         self.prepared = {}
         self.world = World()
@@ -268,62 +267,7 @@ class Adapter(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config}, seed={self.seed}, steps={self.steps})"
 
-    # What methods are written with.
-
-    def logits(self, net: nn.Module, images: Tensor, *, batch_statistics: bool = True) -> Tensor:
-        """One counted forward pass in the chosen precision, as float32 logits (float64 for ``fp64``).
-
-        BatchNorm uses the statistics of the batch, or their share in a mixture with the source's (`share_of_batch`).
-        """
-        share = self.share_of_batch(len(images)) if batch_statistics else 0.0
-        whole = share == 1 and len(images) > 1
-        use_batch_statistics(net, whole)
-        self._notes["forwards"] += 1
-        with MixedStatistics(share) if share and not whole else nullcontext():
-            return split_batch(lambda rows: self.runtime.forward(net, rows), images)
-
-    def share_of_batch(self, count: int) -> float:
-        """Share of a batch of so many images in BatchNorm's statistics, the rest being the source's.
-
-        All of it; but one image alone has no statistics worth the name and takes the source's.
-        """
-        return float(count > 1)
-
-    def features_and_logits(self, net: nn.Module, images: Tensor, **options: bool) -> tuple[Tensor, Tensor]:
-        """`logits`, and before them what the last linear layer reads, (batch, dimensions), as float32."""
-        with catch_features(net) as caught:
-            logits = self.logits(net, images, **options)
-        return caught[-1], logits
-
-    @torch.no_grad()
-    def logits_of_views(self, net: nn.Module, views: Tensor) -> Tensor:
-        """`logits` of several views without gradient, (views, batch, classes); each counts as a pass.
-
-        On the fast path (``Runtime.compile``) many views make one compiled pass, in which BatchNorm keeps their
-        statistics apart. Batches of another shape than the first, or than that of `compile_for`, the short last one
-        say, are not worth compiling for.
-        """
-        count, batch = views.shape[:2]
-        together = self.runtime.compile and batch > 1
-        if together:
-            if self._compiled_shape is None:
-                self._compiled_shape = tuple(views.shape[1:])
-            together = self._compiled_shape == tuple(views.shape[1:])
-        if is_shared():  # one exchange of statistics for all views instead of one for each
-            together = batch > 1
-        if not together or not keep_views_apart(net):
-            return torch.stack([self.logits(net, view) for view in views])
-        self._notes["forwards"] += count
-        outputs, share = [], self.share_of_batch(batch)
-        for part in views.split(_views_at_once(views)):
-            use_batch_statistics(net, True, len(part), share)
-            output = split_batch(lambda rows: self._forward_views(net, rows), part.flatten(0, 1), len(part))
-            outputs.append(output.unflatten(0, (len(part), batch)))
-        return torch.cat(outputs)
-
-    def _forward_views(self, net: nn.Module, images: Tensor) -> Tensor:
-        """A pass over many views, compiled unless other processes must be asked for statistics on the way."""
-        return self.runtime.forward(net, self.runtime.place_images(images), compiled=not is_shared())
+    # What methods are written with, beside `Passes`.
 
     def minimise(self, loss: Tensor, when: Tensor | None = None) -> Tensor:
         """One optimiser step; nothing changes if loss or gradient is not finite, or the guard forbids it.
@@ -435,13 +379,3 @@ def _read(notes: dict[str, Any]) -> dict[str, Any]:
     values = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []
     read = {k: bool(v) if tensors[k].dtype == torch.bool else v for k, v in zip(tensors, values, strict=True)}
     return notes | read
-
-
-_PIXELS_AT_ONCE = 900_000  # four views of 200 images of 32 x 32; more is slower, as activations outgrow the cache
-
-
-def _views_at_once(views: Tensor) -> int:
-    """How many views go into one pass: a divisor of their number where one is near the limit, so that all are equal."""
-    count, batch, _, height, width = views.shape
-    limit = min(count, max(1, _PIXELS_AT_ONCE // (batch * height * width)))
-    return next((size for size in range(limit, limit // 2, -1) if count % size == 0), limit)
