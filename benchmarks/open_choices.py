@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "open-choices.json")
     asked = parser.parse_args(arguments)
-    benchmark = replace(find_benchmark("cifar10"), source_share=SOURCE_SHARE, training_batch=200)
+    benchmark = replace(find_benchmark("cifar10"), source_share=SOURCE_SHARE)
     rows = json.loads(asked.out.read_text(encoding="utf-8"))["rows"] if asked.out.exists() else []
     done = [(Cell(row["method"], row["config"], row["seed"]), row["images"]) for row in rows]
     names = {f"{choice.method}: {choice.question}": choice for choice in CHOICES}

@@ -262,10 +262,25 @@ def test_a_network_is_warmed_up_on_anybodys_folder(command, network, tmp_path) -
     code, _, err = command(*run, *data, "--out", "not-warmed")  # a test folder is never taken for source data
     assert code == 2
     assert "Expected training images" in err
+    assert "--source folder:DIR" in err
     assert "vcotta warmup --dataset folder:DIR" in err
     code, _, err = command("train", "--dataset", data[1], "--model", "resnet-20", "--out", "t.safetensors")
     assert code == 2
     assert "has no training images here" in err
+
+
+@pytest.mark.parametrize("method", ["eata", "vcotta"])
+def test_a_method_learns_from_the_source_folder_it_is_given(command, network, method, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path / "cache"))
+    for number in range(8):
+        _save(tmp_path / "source" / ("cat", "dog")[number % 2] / f"{number}.jpg", number)
+        _save(tmp_path / "pets" / ("cat", "dog")[number % 2] / f"{number}.jpg", 100 + number)
+    data = ("--dataset", f"folder:{tmp_path / 'pets'}@32", *network(2, PETS.replace("56", "8")))
+    run = ("run", "--method", method, *data, "--corruptions", "none", "--out", "learned")
+    assert command(*run)[0] == 2
+    assert command(*run, "--source", f"folder:{tmp_path / 'source'}")[0] == 0
+    assert json.loads((tmp_path / "learned" / "manifest.json").read_text())["source"].endswith("source")
+    assert len([*(tmp_path / "cache").glob("*/*.safetensors")]) == 1  # what was learned, at the size of the stream
 
 
 def test_imagenet_c_is_read_by_subset_by_list_and_resized_twice_only_on_request(

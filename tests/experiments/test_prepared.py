@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from vcotta.experiments import prepared
-from vcotta.experiments.benchmark import BENCHMARKS
+from vcotta.experiments.benchmark import BENCHMARKS, Benchmark
 from vcotta.experiments.prepared import prepare_adapter
 from vcotta.experiments.setup import adapter_for
 from vcotta.methods import CoTTA
@@ -41,6 +43,15 @@ def test_source_data_is_read_once_and_a_damaged_file_made_anew(reads, tmp_path) 
     path.write_bytes(path.read_bytes()[:100])
     assert threshold() == first
     assert reads == [0, 0]
+
+
+def test_methods_learn_from_source_images_in_batches_of_the_stream(reads, monkeypatch) -> None:
+    digits = replace(BENCHMARKS["digits"], training_batch=40, batch_size=100)
+    monkeypatch.setattr(Benchmark, "trains_itself", False)  # as the large benchmarks are
+    sizes = []
+    monkeypatch.setattr(CoTTA, "learn_source", lambda self, source: sizes.extend(len(x) for x, _ in source) or {})
+    adapter_for(digits, "cotta", digits.build(None), threshold=None)
+    assert sizes == [100] * 10
 
 
 def test_another_network_and_another_seed_are_prepared_on_their_own(reads) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -67,6 +70,7 @@ def test_outputs_are_log_probabilities_for_any_network_and_image_size(name, norm
     for seed, n in enumerate((6, 1, 3)):  # full batch, single image, short last batch
         output = adapter(images(n, seed, size=size))
         assert output.shape == (n, 4)
+        assert output.isfinite().all()
         assert torch.allclose(output.exp().sum(-1), torch.ones(n), atol=1e-5)
         assert not output.requires_grad
     assert adapter.steps == 3
@@ -89,6 +93,33 @@ def test_without_a_step_a_method_is_its_fixed_point(name, tiny, images) -> None:
     adapter, fixed = build(name, tiny(), lr=0.0, **promise.still_options), build(promise.still, tiny())
     for batch in stream(images):
         assert torch.allclose(adapter(batch), fixed(batch), atol=1e-5)
+
+
+def _declared(net: nn.Module, trains: str) -> set[str]:
+    """The parameters that a method's facts allow it to train."""
+    norm = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
+    kinds = {"convolutions": (nn.Conv2d,), "normalisation": norm}
+    parts = trains.split(", ") if trains in ("normalisation", "convolutions, normalisation") else []
+    assert parts or trains in ("everything", "everything but the classifier")
+    head = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)][-1]
+    found = set()
+    for name, module in net.named_modules():
+        if any(isinstance(module, kinds[part]) for part in parts) or (
+            not parts and (trains == "everything" or name != head)
+        ):
+            found |= {f"{name}.{key}" for key, _ in module.named_parameters(recurse=False)}
+    return found
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_is_trained_is_what_the_facts_tell(name, tiny) -> None:
+    model = tiny()
+    adapter = build(name, model)
+    (net,) = (net for role, net in adapter.networks.items() if role in ("model", "student"))
+    trained = {id(p) for group in adapter.optimizer.param_groups for p in group["params"]}
+    ours = {key for key, p in net.named_parameters() if id(p) in trained}
+    assert ours
+    assert ours <= _declared(net, vcotta.methods.METHODS[name].facts.trains)
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -145,13 +176,18 @@ def test_resumed_stream_equals_uninterrupted_stream(name, tiny, images) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_nobody_elses_random_numbers_are_disturbed(name, tiny, images) -> None:
-    adapter = build(name, tiny())
-    before = torch.get_rng_state()
-    first = adapter(images())
-    assert torch.equal(before, torch.get_rng_state())
-    adapter.reset()
+    model, batch = tiny(), images()
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    adapter = build(name, model)  # and prepare it
+    first = adapter(batch)
+    after = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    assert before[0] == after[0]
+    assert all(np.array_equal(a, b) for a, b in zip(before[1], after[1], strict=True))
+    assert torch.equal(before[2], after[2])
     torch.manual_seed(99)
-    assert torch.equal(adapter(images()), first)
+    assert torch.equal(build(name, model)(batch), first)
+    adapter.reset()
+    assert torch.equal(adapter(batch), first)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -254,6 +290,20 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_and_is_reported(name, tiny
     assert adapter.last["skipped"] is False
 
 
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_first_loss_that_is_not_finite_leaves_nothing_behind(name, tiny, images) -> None:
+    adapter, untouched = (build(name, Fragile(tiny())) for _ in range(2))
+    batch = images() * 0.4
+    bad = batch.clone()
+    bad[0, 0, 0, 0] = 1.0
+    adapter(bad)
+    assert adapter.skipped == 1
+    untouched._rng.load_state_dict(adapter._rng.state_dict())  # draws were made for the bad one, too
+    for _ in range(2):
+        assert torch.equal(adapter(batch), untouched(batch))
+    assert same(snapshot(adapter), snapshot(untouched))
+
+
 BAD = {
     "not a tensor": (lambda x: x.numpy(), TypeError, "torch.from_numpy"),
     "bytes": (lambda x: (255 * x).byte(), TypeError, r"float\(\) / 255"),
@@ -353,9 +403,11 @@ def test_a_refused_state_leaves_a_method_that_was_not_prepared_as_it_was(tiny, i
     assert adapter.threshold == prepared.threshold != threshold
 
 
-def test_preparing_twice_is_preparing_once(tiny, images) -> None:
+def test_preparing_twice_is_preparing_once_and_draws_from_nobody_else(tiny, images) -> None:
     source = [(images(24), torch.arange(24) % 4)]
-    adapter = build_adapter("rmt", tiny(), source=source, warm_up_images=24)
+    model, before = tiny(), torch.get_rng_state()
+    adapter = build_adapter("rmt", model, source=source, warm_up_images=24)  # on random views
+    assert torch.equal(before, torch.get_rng_state())
     once = {name: tensor.clone() for name, tensor in adapter.prepared.items()}
     adapter.prepare(source)
     assert same(once, adapter.prepared)

@@ -112,7 +112,7 @@ def test_the_step_is_the_one_of_the_papers_formula(tiny, images, monkeypatch) ->
 
 
 def test_imagenets_settings_are_the_authors() -> None:
-    assert DeYO.datasets["imagenet"] == {"lr": 2.5e-4, "optimizer": "sgd", "drop": 0.3}
+    assert DeYO.datasets["imagenet"] == {"lr": 2.5e-4, "optimizer": "momentum", "drop": 0.3}
 
 
 def test_wrong_settings_are_refused() -> None:

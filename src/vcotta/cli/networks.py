@@ -126,14 +126,13 @@ def warmup(
     """
     from dataclasses import replace
 
-    from vcotta.experiments.benchmark import find_benchmark
+    from vcotta.experiments.benchmark import find_source
     from vcotta.experiments.setup import source_network, warm_network
     from vcotta.report.progress import display
 
-    benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
+    benchmark, runtime = find_source(dataset), runtime_for(device, precision)
     check_out_file(out)
     refuse_existing(out, overwrite)
-    benchmark = replace(benchmark, is_source=dataset.startswith("folder:"))
     asked: dict[str, Any] = {"epochs": epochs, "augmix": augmix, "flip": flip}
     config = replace(benchmark.warm_up, **{name: value for name, value in asked.items() if value is not None})
     set_threads(dataset)

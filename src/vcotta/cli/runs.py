@@ -43,6 +43,13 @@ def run(
     weights: Annotated[
         Path | None, typer.Option(help="Weights of the network, or a warmed network from `vcotta warmup`.")
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            help="Source images for what a method learns before testing, such as folder:DIR; by default the data set's "
+            "own training images."
+        ),
+    ] = None,
     seed: Seed = 0,
     corruptions: Annotated[
         str | None,
@@ -106,7 +113,7 @@ def run(
     from vcotta.corruptions import STANDARD, frost_source
     from vcotta.distributed import World, join_world
     from vcotta.evaluate import already_finished, run_stream
-    from vcotta.experiments.benchmark import find_benchmark
+    from vcotta.experiments.benchmark import find_benchmark, find_source
     from vcotta.experiments.setup import adapter_for, start_network, stream_for
     from vcotta.files import sha256
     from vcotta.methods import check_distributed, choose_guard, configure, distribute
@@ -118,6 +125,7 @@ def run(
 
     method, benchmark, runtime = known_method(method), find_benchmark(dataset), runtime_for(device, precision)
     options = parse_settings(settings, method)
+    known = None if source is None else find_source(source, benchmark.image_size)
     files = {"subset": subset, "list_file": list_file, "preprocess": preprocess, "legacy": legacy or None}
     config = configure(method, **{"dataset": benchmark.settings, **options})  # a mistake is told before any training
     check_folder(out, overwrite, resume)
@@ -147,6 +155,8 @@ def run(
             "weights_file_sha256": weights and sha256(weights),
             "frost": frost_source(),
         }
+        if source is not None:
+            facts["source"] = source
         set_threads(dataset)
         done = None
         if resume and not distributed:  # several processes agree on it when they have opened the run
@@ -156,8 +166,12 @@ def run(
             )
         if done is None:
             task = stack.enter_context(display(None if world.leads else Console(quiet=True)))
-            start = start_network(benchmark, method, model, weights, seed=seed, runtime=runtime, task=task)
-            adapter = adapter_for(benchmark, method, start, seed=seed, runtime=runtime, guard=guard, **options)
+            start = start_network(
+                benchmark, method, model, weights, seed=seed, runtime=runtime, source=known, task=task
+            )
+            adapter = adapter_for(
+                benchmark, method, start, seed=seed, runtime=runtime, source=known, guard=guard, **options
+            )
             distribute(adapter, world)
             report = task(method, "error {:.1%}")
             if not (resume and has_checkpoints(out)):  # which begins with what was done

@@ -20,7 +20,7 @@ from vcotta.data.prepared import load_source
 from vcotta.models import build_network, load_weights
 from vcotta.training import TrainConfig
 
-__all__ = ["BENCHMARKS", "Benchmark", "find_benchmark"]
+__all__ = ["BENCHMARKS", "Benchmark", "find_benchmark", "find_source"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Benchmark:
         classes: Number of classes, None where only the data itself tells.
         image_size: Side of its images, in pixels.
         training: How its source network is trained, None where that is not ours to do.
-        training_batch: Images in a batch of the training and the warm-up.
+        training_batch: Images in a batch of the training and the warm-up; methods that learn from source data have
+            batches of ``batch_size``.
         warm_up: Settings of the warm-up.
         source_share: Share of the training images that are used, the first ones.
         settings: Name of the data set whose settings the methods use, one of `vcotta.methods.DATASETS`.
@@ -86,9 +87,9 @@ class Benchmark:
             data = data.read()
         if not isinstance(data, ImageData):
             raise ValueError(
-                f"Expected training images, but {self.name} has none here. Give `weights` of a network that was "
-                "trained and, for a variational method, warmed up: `vcotta warmup --dataset folder:DIR` does that on "
-                "source images of yours."
+                f"Expected training images, but {self.name} has none here. Name source images of yours, --source "
+                "folder:DIR with a folder for each class; or warm a network up on them for a variational method, "
+                "`vcotta warmup --dataset folder:DIR`, and give that as `weights`."
             )
         if self.source_share == 1:
             return data
@@ -208,7 +209,24 @@ def find_benchmark(name: str) -> Benchmark:
     return BENCHMARKS[name]
 
 
-def _folder_and_size(name: str) -> tuple[Path, int]:
+def find_source(name: str, image_size: int = 224) -> Benchmark:
+    """Return the benchmark whose images are source data: its training images, or all of a folder.
+
+    Args:
+        name: As for `find_benchmark`.
+        image_size: Side of the images of a folder whose name does not tell it.
+
+    Example:
+        >>> find_source("folder:pets", 32).image_size
+        32
+    """
+    if not name.startswith("folder:"):
+        return find_benchmark(name)
+    folder, size = _folder_and_size(name, image_size)
+    return replace(find_benchmark(f"folder:{folder}@{size}"), is_source=True)
+
+
+def _folder_and_size(name: str, usual: int = 224) -> tuple[Path, int]:
     """What ``folder:DIR`` and ``folder:DIR@SIZE`` stand for.
 
     Example:
@@ -221,4 +239,4 @@ def _folder_and_size(name: str) -> tuple[Path, int]:
         if int(size) < 1:
             raise ValueError(f"Expected a size of at least 1 pixel after the @, but got {name!r}.")
         return Path(folder).expanduser(), int(size)
-    return Path(text).expanduser(), 224
+    return Path(text).expanduser(), usual

@@ -125,22 +125,25 @@ def start_network(
     *,
     seed: int = 0,
     runtime: Runtime | None = None,
+    source: Benchmark | None = None,
     task: Task | None = None,
 ) -> nn.Module:
     """Return the network a method starts from: the source network, warmed up if the method needs that.
 
-    A file written by `vcotta warmup` is taken as it is, by every method. A network that is warmed up here is kept in
-    the cache folder for the next time, see `kept_warmed`, unless it is small enough to be trained on the spot.
+    A file written by `vcotta warmup` is taken as it is, by every method. A network that is warmed up here, on
+    ``source`` or on the benchmark's own training images, is kept in the cache folder for the next time, see
+    `kept_warmed`, unless it is small enough to be trained on the spot.
     """
     if weights is not None and is_warmed_file(weights):
         return load_warmed(benchmark.build(network, seed=seed), weights)
     model = source_network(benchmark, network, weights, seed=seed, runtime=runtime, task=task)
     if not METHODS[method].needs_variational:
         return model
-    if benchmark.trains_itself:
-        return warm_network(benchmark, model, seed=seed, runtime=runtime, task=task)
-    warm = partial(warm_network, benchmark, model, seed=seed, runtime=runtime, task=task)
-    warmed, kept = kept_warmed(benchmark, network, model, lambda path: warm(path=path), seed=seed, runtime=runtime)
+    data, name = source or benchmark, network or benchmark.network
+    if data.trains_itself:
+        return warm_network(data, model, seed=seed, runtime=runtime, task=task)
+    warm = partial(warm_network, data, model, seed=seed, runtime=runtime, task=task)
+    warmed, kept = kept_warmed(data, name, model, lambda path: warm(path=path), seed=seed, runtime=runtime)
     if kept and task:
         task("Warm-up", "from the cache")(1, 1, 0.0)
     return warmed
@@ -153,18 +156,21 @@ def adapter_for(
     *,
     seed: int = 0,
     runtime: Runtime | None = None,
+    source: Benchmark | None = None,
     **options: Any,
 ) -> Adapter:
     """Build a method with the benchmark's settings and, on top of them, ``options``, ready for its first batch.
 
-    What it learns from source data is kept in the cache folder for the next time, see `prepare_adapter`, unless the
-    benchmark is small enough to do it on the spot.
+    What it learns from source data, ``source`` or the benchmark's own training images, in batches of the test stream's
+    size, is kept in the cache folder for the next time, see `prepare_adapter`, unless they are few enough to do it on
+    the spot.
     """
     settings = {"dataset": benchmark.settings, **options}
-    source = benchmark.source(seed) if benchmark.trains_itself else None
-    adapter = build_adapter(method, model, source=source, seed=seed, runtime=runtime or Runtime(), **settings)
-    if adapter.uses_source and source is None:
-        prepare_adapter(adapter, benchmark, seed)
+    data = replace(source or benchmark, training_batch=benchmark.batch_size)
+    loader = data.source(seed) if data.trains_itself else None
+    adapter = build_adapter(method, model, source=loader, seed=seed, runtime=runtime or Runtime(), **settings)
+    if adapter.uses_source and loader is None:
+        prepare_adapter(adapter, data, seed)
     return adapter
 
 

@@ -198,7 +198,7 @@ def configure(name: str, **options: Any) -> Any:
     _check_names(method, options)
     if method is VCoTTA:
         return VCoTTAConfig.preset(presets.get("preset", "best"), dataset or "cifar10", **options)
-    return method.Config(**{**method.datasets.get(dataset, {}), **options})
+    return method.Config(**{**method.settings(dataset, options), **options})
 
 
 def _check_names(method: type[Adapter], options: Mapping[str, Any], others: Sequence[str] = ()) -> None:

@@ -6,7 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,9 @@ from vcotta.runtime import Runtime
 
 __all__ = ["Adapter", "OptimizerName"]
 
-OptimizerName = Literal["adam", "sgd"]
-"""``adam`` with torch's defaults, or ``sgd`` with Nesterov momentum 0.9, as the CoTTA line of work uses them."""
+OptimizerName = Literal["adam", "sgd", "momentum"]
+"""``adam`` with torch's defaults; ``sgd`` with Nesterov momentum 0.9, both as the CoTTA line of work uses them; or
+``momentum``, SGD with the plain momentum of 0.9 of the official code of EATA, SAR, RDumb and DeYO."""
 
 
 class Adapter(Passes, ABC):
@@ -130,6 +131,11 @@ class Adapter(Passes, ABC):
         self.prepared = {}
         self.world = World()
         self.reset()
+
+    @classmethod
+    def settings(cls, dataset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a data set changes in the config's defaults: ``datasets``, unless that hangs on ``options``."""
+        return dict(cls.datasets.get(dataset or "", {}))
 
     @abstractmethod
     def setup(self, model: nn.Module) -> None:
@@ -323,13 +329,13 @@ class Adapter(Passes, ABC):
             groups = [{"params": [p], "lr": lr * scale} for p, scale in zip(groups, scales, strict=True)]
         if name == "adam":
             self.optimizer = torch.optim.Adam(groups, lr=lr, fused=True)
-        elif name == "sgd":
-            self.optimizer = torch.optim.SGD(groups, lr=lr, momentum=0.9, nesterov=True, fused=True)
+        elif name in ("sgd", "momentum"):
+            self.optimizer = torch.optim.SGD(groups, lr=lr, momentum=0.9, nesterov=name == "sgd", fused=True)
             for parameter in (p for group in self.optimizer.param_groups for p in group["params"]):
                 # Left to itself it makes this at the first step, and if that step is not taken leaves it unfilled.
                 self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         else:
-            raise unknown_name("optimizer", name, ("adam", "sgd"))
+            raise unknown_name("optimizer", name, get_args(OptimizerName))
 
     # State.
 

@@ -23,6 +23,13 @@ class CMFConfig(ROIDConfig):
     """Settings of CMF; those of ROID, defaults for CIFAR10-C from the re-implementation by ROID's authors.
 
     Attributes:
+        lr: Step size (CIFAR 1e-3, ImageNet-C 2.5e-4).
+        optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C.
+        probability_momentum: Decay of the average prediction that diversity is measured against (0.9).
+        temperature: Of the weights by certainty and diversity (1/3).
+        prior_correction: What the batch's class prior multiplies in the returned prediction, as in `ROIDConfig`
+            (``logits``).
+        flip: Whether views may mirror the image.
         source_momentum: gamma: share of the adapted parameters when they are mixed with the hidden ones (0.99).
         alpha: How much of the hidden parameters stays when they drift back to the source (0.99).
         noise: Variance q that a step adds, for a network whose normalisation has 38400 parameters; it is scaled with

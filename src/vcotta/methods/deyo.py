@@ -24,7 +24,7 @@ class DeYOConfig:
 
     Attributes:
         lr: Step size (CIFAR 1e-3, ImageNet-C 2.5e-4; a vision transformer takes 1e-3 for batches of 64).
-        optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C (official: without Nesterov; re-implementation: with it).
+        optimizer: ``adam`` for CIFAR, ``momentum`` for ImageNet-C (the re-implementation has ``sgd``).
         entropy_margin: Only samples of entropy below this share of log C are looked at (0.5).
         weight_margin: E_0 in the weights, as a share of log C (0.4).
         drop: tau: of these only samples are learned from whose predicted class loses more probability than this when
@@ -79,7 +79,7 @@ class DeYO(Adapter):
     summary = "entropy minimisation on samples that hang on the object's shape"
     facts = Facts("ICLR 2024", "normalisation", "nothing", "2 forwards, 1 backward", "official code", distributed=True)
     Config = DeYOConfig
-    datasets: ClassVar = {"imagenet": {"lr": 2.5e-4, "optimizer": "sgd", "drop": 0.3}, "digits": {"lr": 1e-2}}
+    datasets: ClassVar = {"imagenet": {"lr": 2.5e-4, "optimizer": "momentum", "drop": 0.3}, "digits": {"lr": 1e-2}}
 
     def setup(self, model: nn.Module) -> None:
         """Let scale and shift of the early normalisation layers require gradients, nothing else."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -39,7 +39,8 @@ class PETALConfig:
         beta: Decay of the teacher's average (0.999).
         loss: ``ce`` (CIFAR) or the symmetric ``sce`` (ImageNet).
         prior_weight: lambda, the weight of the source posterior (1e-9; ImageNet-C 1e-11). For CIFAR100-C the official
-            configuration says 1e-9, but its code does not pass it on and runs Fisher restoration with 1e-8.
+            configuration says 1e-9, but its code does not pass it on to Fisher restoration, which runs with 1e-8, and
+            so does ours; with ``random`` it is 1e-9.
         restoration: ``fisher`` puts back the weights with the least Fisher information (PETAL-FIM), ``random`` a
             random share of them as in CoTTA (PETAL-SRes).
         delta: Share of all weights that ``fisher`` puts back (0.03; ImageNet-C 0.003).
@@ -139,6 +140,14 @@ class PETAL(ViewAveraging):
         },
         "digits": {"lr": 1e-2, "beta": 0.98, "views": 8, "flip": False},
     }
+
+    @classmethod
+    def settings(cls, dataset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a data set; CIFAR100-C's weight of the posterior is Fisher restoration's alone."""
+        found = super().settings(dataset, options)
+        if dataset == "cifar100" and options.get("restoration") == "random":
+            found.pop("prior_weight")
+        return found
 
     def setup(self, model: nn.Module) -> None:
         """Make student, teacher and anchor, all at the posterior's mean."""

@@ -84,9 +84,7 @@ class SAR(Adapter):
         trained = train_early_normalisation(model, "SAR")
         self.networks = {"model": model}
         if trained:
-            self.make_optimizer(trained, "sgd", self.config.lr)
-            assert self.optimizer is not None
-            self.optimizer.param_groups[0]["nesterov"] = False
+            self.make_optimizer(trained, "momentum", self.config.lr)
 
     def predict_and_adapt(self, images: Tensor) -> Tensor:
         """Predict, then one step from the gradient at the perturbed weights."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -26,7 +27,7 @@ class SURGEONConfig:
 
     Attributes:
         lr: Step size of Adam. ``normalisation``: CIFAR10-C 1e-3, CIFAR100-C 3e-4, ImageNet-C 2e-4; ``all``: 2.2e-5,
-            1e-5, 5e-6.
+            1e-5, 5e-6, which `build_adapter` takes by itself.
         layers: Whose weights are trained: the scales of the ``normalisation`` layers, SURGEON (BN) in the paper, or
             those of ``all`` convolutions, normalisation and linear layers.
         probe: Images of the batch on which the layers' importance is measured (10).
@@ -93,6 +94,14 @@ class SURGEON(Adapter):
     facts = Facts("CVPR 2025", "normalisation", "nothing", "3 forwards, 2 backwards", "official code")
     Config = SURGEONConfig
     datasets: ClassVar = {"cifar100": {"lr": 3e-4}, "imagenet": {"lr": 2e-4}, "digits": {"flip": False}}
+
+    @classmethod
+    def settings(cls, dataset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a data set; all layers take a smaller step than normalisation alone."""
+        found = super().settings(dataset, options)
+        if options.get("layers") == "all":
+            found["lr"] = {"cifar100": 1e-5, "imagenet": 5e-6}.get(dataset or "", 2.2e-5)
+        return found
 
     def setup(self, model: nn.Module) -> None:
         """Let the chosen weights require gradients, which may be pruned."""
