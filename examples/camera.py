@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -82,6 +83,8 @@ def follow(
             print(f"{name}\t{class_names[label]}\t{value:.2f}", flush=True)
         seen |= set(names)
         remember(adapter, seen, state)
+    if not said:
+        print(f"Nothing new in {folder}: its {len(seen)} pictures were labelled before.", file=sys.stderr)
     return said
 
 

@@ -78,6 +78,7 @@ def test_a_method_explains_its_options(command) -> None:
     assert "flip=False" in out.splitlines()[-1]
     assert "\nOn " not in command("methods", "source")[1]
     assert command("methods", "vcota")[0] == 2
+    assert "Step size" in command("methods", "vcotta.methods:TENT")[1]
 
 
 def test_info_names_versions_device_and_cache(command, tmp_path) -> None:
@@ -266,7 +267,7 @@ def test_a_network_is_warmed_up_on_anybodys_folder(command, network, tmp_path) -
     assert "vcotta warmup --dataset folder:DIR" in err
     code, _, err = command("train", "--dataset", data[1], "--model", "resnet-20", "--out", "t.safetensors")
     assert code == 2
-    assert "has no training images here" in err
+    assert "Expected one of the data sets that networks are trained on here, digits, cifar10, cifar100" in err
 
 
 @pytest.mark.parametrize("method", ["eata", "vcotta"])

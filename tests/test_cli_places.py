@@ -116,6 +116,16 @@ def test_training_takes_the_settings_it_is_given_and_writes_them_into_the_file(c
     assert told["training"] == dataclasses.asdict(config) | {"batch_size": 20}
 
 
+def test_an_interrupted_training_says_where_it_goes_on(command, monkeypatch) -> None:
+    def stop(*_, **__):
+        raise KeyboardInterrupt("2 of 4 epochs are kept: the same command goes on from there.")
+
+    monkeypatch.setattr(setup, "train", stop)
+    code, _, err = command("train", "--out", "w.safetensors")
+    assert code == 130
+    assert err.splitlines()[-2:] == ["2 of 4 epochs are kept: the same command goes on from there.", "Interrupted."]
+
+
 def test_the_warm_up_takes_the_settings_it_is_given_and_writes_them_into_the_file(command, monkeypatch) -> None:
     monkeypatch.setattr(setup, "train", lambda model, *_, **__: model.eval())
     assert command("warmup", "--epochs", "1", "--augmix", "--seed", "7", "--out", "warm.safetensors")[0] == 0

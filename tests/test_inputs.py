@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
-from vcotta.inputs import check_images, labelled_batches
+from vcotta.inputs import check_accepted, check_images, labelled_batches
 
 IMAGES = torch.linspace(0, 1, 48).reshape(1, 3, 4, 4)
 
@@ -50,3 +51,10 @@ def test_images_in_their_range_pass() -> None:
 def test_source_data_that_is_no_batches_is_told_to_be_wrapped(source, got) -> None:
     with pytest.raises(TypeError, match=f"to yield batches, .*but got {got}.*DataLoader"):
         list(labelled_batches(source))
+
+
+def test_a_network_that_ends_in_a_softmax_is_refused_and_one_in_log_softmax_is_not() -> None:
+    body = nn.Sequential(nn.Flatten(), nn.Linear(48, 4))
+    with pytest.raises(ValueError, match=r"its outputs are probabilities.* Leave its softmax out"):
+        check_accepted(nn.Sequential(body, nn.Softmax(-1)), IMAGES)
+    assert check_accepted(nn.Sequential(body, nn.LogSoftmax(-1)), IMAGES) == 4

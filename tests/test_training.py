@@ -1,3 +1,5 @@
+import signal
+
 import pytest
 import torch
 from torch import nn
@@ -96,11 +98,40 @@ def test_interrupted_training_equals_uninterrupted_training(tmp_path, monkeypatc
     resumed = train(
         digits_network(9), small_loader(), config, progress=lambda done, *_: heard.append(done), checkpoint=path
     )
-    assert heard == [3, 4]
+    assert heard == [2, 3, 4]  # first where it goes on from
     assert all(torch.equal(a, b) for a, b in zip(*states(whole, resumed), strict=True))
-    again = train(digits_network(8), small_loader(), config, progress=lambda *_: heard.append(0), checkpoint=path)
-    assert heard == [3, 4]
+    again = train(
+        digits_network(8), small_loader(), config, progress=lambda done, *_: heard.append(done), checkpoint=path
+    )
+    assert heard == [2, 3, 4, 4]
     assert all(torch.equal(a, b) for a, b in zip(*states(whole, again), strict=True))
+
+
+def test_ctrl_c_waits_for_the_end_of_the_epoch_and_keeps_it(tmp_path, capsys):
+    config, path = TrainConfig(epochs=4, seed=3), tmp_path / "training"
+
+    def press(done, epochs, loss):
+        if done == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="2 of 4 epochs are kept: the same command goes on from there"):
+        train(digits_network(0), small_loader(), config, progress=press, checkpoint=path)
+    assert "press again to stop at once" in capsys.readouterr().err
+    resumed = train(digits_network(9), small_loader(), config, checkpoint=path)
+    whole = train(digits_network(0), small_loader(), config)
+    assert all(torch.equal(a, b) for a, b in zip(*states(whole, resumed), strict=True))
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path):
+    def press(done, epochs, loss):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            digits_network(0), small_loader(), TrainConfig(epochs=4), progress=press, checkpoint=tmp_path / "training"
+        )
+    assert not (tmp_path / "training").exists()
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path):

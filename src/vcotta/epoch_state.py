@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from vcotta.interrupts import interrupt_held_back
 from vcotta.optimizer_state import load_optimizer
+from vcotta.resume import differences
 from vcotta.state_files import read_state, write_state
 
 __all__ = ["EpochState", "Stateful"]
@@ -74,12 +77,11 @@ class EpochState:
             state = read_state(self.path, self.kind)
         except ValueError as error:
             raise ValueError(f"{error}. Move it away.") from error
-        for name, value in self.facts.items():
-            if state.get(name) != value:
-                raise ValueError(
-                    f"The checkpoint {self.path} was made with other settings: {name} is {state.get(name)} there and "
-                    f"{value} here. Move it away."
-                )
+        if other := differences(self.facts, {name: state.get(name) for name in self.facts}):
+            raise ValueError(
+                f"The checkpoint {self.path} was made with other settings: {', '.join(other)}. Go on with those, or "
+                "move it away to start anew."
+            )
         if odd := (state.keys() - self.facts.keys() - {"epochs"}) ^ self.parts.keys():
             raise ValueError(
                 f"The checkpoint {self.path} was made with other parts: {', '.join(sorted(odd))} is on one side only. "
@@ -98,6 +100,28 @@ class EpochState:
                 f"The checkpoint {self.path} belongs to another network or other data: {error}. Move it away."
             ) from error
         return int(state["epochs"])
+
+    @contextmanager
+    def interruptible(self, epochs: int) -> Iterator[Callable[[int], None]]:
+        """Let Ctrl-C wait for the end of an epoch, where there is a file to go on from; pressed again it does not wait.
+
+        Args:
+            epochs: How many there will be.
+
+        Yields:
+            A function to be called at the end of each epoch with the number of those done. It saves the parts now and
+            then, after the last one in any case, and raises `KeyboardInterrupt`, with where the work can go on, if it
+            was asked for.
+        """
+        told = "Interrupted: the work stops at the end of this epoch, to go on from there; press again to stop at once."
+        with interrupt_held_back(self.path is not None, told) as interrupted:
+
+            def after(done: int) -> None:
+                self.save(done, now=interrupted() or done == epochs)
+                if interrupted() and done < epochs:
+                    raise KeyboardInterrupt(f"{done} of {epochs} epochs are kept: the same command goes on from there.")
+
+            yield after
 
     def save(self, epochs: int, *, now: bool = False) -> None:
         """Keep the parts after so many epochs, unless it is too soon and not asked for ``now``.

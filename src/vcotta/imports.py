@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +18,7 @@ __all__ = ["imported"]
 
 
 @contextmanager
-def imported(name: str, what: str, kind: str) -> Iterator[Any]:
+def imported(name: str, what: str, kind: str, fits: Callable[[Any], bool] = callable) -> Iterator[Any]:
     """Yield what a name stands for, while more can be imported from where it was found.
 
     The module is imported, which runs it: give only what you would run yourself. Modules are looked for in the current
@@ -28,6 +28,7 @@ def imported(name: str, what: str, kind: str) -> Iterator[Any]:
         name: ``package.module:name`` or ``path/to/file.py:name``.
         what: What the user asked for by it, for the error.
         kind: What the part after the colon is, for the error.
+        fits: What may be suggested for it where there is none of that name.
 
     Raises:
         ValueError: The module or the name in it is not there, or importing it fails.
@@ -44,7 +45,7 @@ def imported(name: str, what: str, kind: str) -> Iterator[Any]:
     with _also_importing_from(Path(place).resolve().parent if is_file else Path.cwd()):
         module = _import_file(Path(place)) if is_file else _import_module(place)
         if not hasattr(module, attribute):
-            known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+            known = [key for key, value in vars(module).items() if fits(value) and not key.startswith("_")]
             raise unknown_name(f"{kind} in {place}", attribute, known)
         yield getattr(module, attribute)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,13 +13,14 @@ __all__ = ["interrupt_held_back"]
 
 
 @contextmanager
-def interrupt_held_back(wanted: bool = True) -> Iterator[Callable[[], bool]]:
+def interrupt_held_back(wanted: bool = True, told: str = "") -> Iterator[Callable[[], bool]]:
     """Hold a `KeyboardInterrupt` back until the block asks for it, or ends; a second one is raised where it comes.
 
     Only in the main thread, and only where Ctrl-C has its usual meaning: elsewhere the block runs as without.
 
     Args:
         wanted: Whether to do this at all.
+        told: What to tell on standard error when an interrupt is held back, where that may take a while.
 
     Yields:
         A function that tells whether an interrupt came.
@@ -40,6 +42,8 @@ def interrupt_held_back(wanted: bool = True) -> Iterator[Callable[[], bool]]:
         if came:
             usual(number, frame)
         came = True
+        if told:
+            print(told, file=sys.stderr)
 
     signal.signal(signal.SIGINT, hold)
     try:

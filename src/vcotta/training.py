@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vcotta.augment import augmix, mirrored, shifted
 from vcotta.dense_groups import dense_groups
 from vcotta.epoch_state import EpochState, Stateful
+from vcotta.fields import check_fields
 from vcotta.rng import OwnRng
 from vcotta.runtime import Runtime
 
@@ -72,6 +73,7 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.epochs < 1:
             raise ValueError(f"Expected `epochs` to be at least 1, but got {self.epochs}.")
         if not self.lr > 0:
@@ -107,9 +109,11 @@ def train(
         loader: Source batches; shuffle them there. `vcotta.data.batches` keeps them on the device if asked to.
         config: Length, step size and augmentation.
         runtime: Device and precision.
-        progress: Called after each epoch with (epochs done, epochs, mean loss of the epoch).
+        progress: Called after each epoch with (epochs done, epochs, mean loss of the epoch); of a training that goes on
+            also before the first one, with not-a-number.
         checkpoint: File that is written after an epoch, every half a minute at most, and gone on from where it is
             already there. It is kept when the training is done, and training again with it only loads the result.
+            Ctrl-C then waits for the end of the epoch and writes it; pressed again it does not wait.
 
     Returns:
         The same ``model``, on the runtime's device.
@@ -137,24 +141,29 @@ def train(
     done, full = state.resume(), 0
     passes = bool(runtime.compile) and config.augmix  # else it takes longer to compile them than they gain
     model.train()
-    for epoch in range(done, config.epochs):
-        total, count = torch.zeros((), device=runtime.device), 0
-        with rng.scope(), torch.enable_grad(), dense_groups(model) if runtime.compile else nullcontext():
-            for images, labels in _augmented(loader, config, runtime):
-                full = full or len(images)
-                compiled = passes and len(images) == full  # a short last one is not worth it
-                loss = _loss(runtime.forward(model, images, compiled=compiled), labels, config)
-                optimiser.zero_grad()
-                torch.autograd.backward(loss)
-                optimiser.step()
-                schedule.step()
-                total, count = total + loss.detach() * len(labels), count + len(labels)
-        mean = total.item() / count
-        if not math.isfinite(mean):
-            raise FloatingPointError(f"The loss became {mean} in epoch {epoch + 1}. Lower `lr` (it was {config.lr}).")
-        state.save(epoch + 1, now=epoch + 1 == config.epochs)
-        if progress is not None:
-            progress(epoch + 1, config.epochs, mean)
+    if done and progress is not None:
+        progress(done, config.epochs, math.nan)
+    with state.interruptible(config.epochs) as after_epoch:
+        for epoch in range(done, config.epochs):
+            total, count = torch.zeros((), device=runtime.device), 0
+            with rng.scope(), torch.enable_grad(), dense_groups(model) if runtime.compile else nullcontext():
+                for images, labels in _augmented(loader, config, runtime):
+                    full = full or len(images)
+                    compiled = passes and len(images) == full  # a short last one is not worth it
+                    loss = _loss(runtime.forward(model, images, compiled=compiled), labels, config)
+                    optimiser.zero_grad()
+                    torch.autograd.backward(loss)
+                    optimiser.step()
+                    schedule.step()
+                    total, count = total + loss.detach() * len(labels), count + len(labels)
+            mean = total.item() / count
+            if not math.isfinite(mean):
+                raise FloatingPointError(
+                    f"The loss became {mean} in epoch {epoch + 1}. Lower `lr` (it was {config.lr})."
+                )
+            after_epoch(epoch + 1)
+            if progress is not None:
+                progress(epoch + 1, config.epochs, mean)
     optimiser.zero_grad()
     return model.eval()
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from typing import ClassVar
 
 import pytest
@@ -194,11 +195,33 @@ def test_a_model_in_train_mode_is_tried_without_its_noise_and_may_begin_with_one
     assert steps == [1]
 
 
+def test_ctrl_c_in_a_warm_up_waits_for_the_end_of_the_epoch_and_keeps_it(tiny, source, tmp_path) -> None:
+    config, path = WarmUpConfig(epochs=3), tmp_path / "warming"
+
+    def press(step, steps, loss):
+        if step == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="1 of 3 epochs are kept"):
+        warm_up(tiny(), source, config, progress=press, checkpoint=path)
+    resumed, whole = warm_up(tiny(), source, config, progress=False, checkpoint=path), warm_up(tiny(), source, config)
+    assert all(torch.equal(value, whole.state_dict()[key]) for key, value in resumed.state_dict().items())
+
+
+def test_settings_of_another_type_are_refused_by_name(tiny, source) -> None:
+    with pytest.raises(TypeError, match="Expected `epochs` to be a whole number, but got '5'"):
+        WarmUpConfig(epochs="5")
+    with pytest.raises(ValueError, match=r"Expected `epochs` to be a whole number, but got 1\.5"):
+        WarmUpConfig(epochs=1.5)
+    with pytest.raises(TypeError, match="Expected `config` to be a WarmUpConfig, but got 5"):
+        warm_up(tiny(), source, 5)
+
+
 def test_a_checkpoint_of_another_warm_up_is_refused(tiny, source, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(epoch_state, "_PAUSE", 0.0)
     path = tmp_path / "warming"
     warm_up(tiny(), source, WarmUpConfig(epochs=2), progress=False, checkpoint=path)
-    with pytest.raises(ValueError, match="other settings: config is"):
+    with pytest.raises(ValueError, match=r"other settings: config\.epochs is 2 there and 3 here"):
         warm_up(tiny(), source, WarmUpConfig(epochs=3), progress=False, checkpoint=path)
     with pytest.raises(ValueError, match="other settings: weights_sha256 is"):
         warm_up(tiny(seed=5), source, WarmUpConfig(epochs=2), progress=False, checkpoint=path)
@@ -216,7 +239,7 @@ def test_foreign_truncated_and_mismatched_files_are_refused(tiny, tmp_path) -> N
     with pytest.raises(ValueError, match="cannot be read"):
         load_warmed(tiny(), path)
     path.write_bytes(b"<html>not found</html>")
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match=r"cannot be read: .* warm that up first: vcotta\.warm_up"):
         load_warmed(tiny(), path)
     with pytest.raises(FileNotFoundError):
         load_warmed(tiny(), tmp_path / "none.safetensors")

@@ -50,3 +50,23 @@ def test_what_is_no_image_is_named(tmp_path) -> None:
     (tmp_path / "bad.npy").write_bytes(b"not an array")
     with pytest.raises(ValueError, match="cannot be read"):
         corrupt_files(tmp_path / "bad.npy", tmp_path / "c.npy", "fog", 5)
+
+
+def test_images_that_would_become_one_file_are_refused_before_anything_is_written(image, tmp_path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a.png", "a.jpg"):
+        Image.open(image).save(tmp_path / "in" / name)
+    with pytest.raises(ValueError, match=r"a\.jpg and .*a\.png would both become a\.png"):
+        corrupt_files(tmp_path / "in", tmp_path / "out", "fog", 5)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_a_broken_image_leaves_nothing_that_blocks_the_next_try(image, tmp_path) -> None:
+    (tmp_path / "in").mkdir()
+    image.rename(tmp_path / "in" / "a.png")
+    (tmp_path / "in" / "b.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"b\.png to be an image"):
+        corrupt_files(tmp_path / "in", tmp_path / "out", "contrast", 5)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+    (tmp_path / "in" / "b.png").unlink()
+    assert corrupt_files(tmp_path / "in", tmp_path / "out", "contrast", 5) == 1

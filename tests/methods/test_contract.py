@@ -406,7 +406,7 @@ def test_a_refused_state_leaves_a_method_that_was_not_prepared_as_it_was(tiny, i
 def test_preparing_twice_is_preparing_once_and_draws_from_nobody_else(tiny, images) -> None:
     source = [(images(24), torch.arange(24) % 4)]
     model, before = tiny(), torch.get_rng_state()
-    adapter = build_adapter("rmt", model, source=source, warm_up_images=24)  # on random views
+    adapter = build_adapter("rmt", model, source=source, warm_up_images=24, replay=1.0, replay_images=8)  # drawn
     assert torch.equal(before, torch.get_rng_state())
     once = {name: tensor.clone() for name, tensor in adapter.prepared.items()}
     adapter.prepare(source)
@@ -459,6 +459,10 @@ def test_unknown_names_and_options_suggest_the_nearest(tiny) -> None:
         build_adapter("source", tiny(), lr=1.0)
     with pytest.raises(TypeError, match="Module"):
         build_adapter("bn", "resnet")
+    with pytest.raises(TypeError, match="Expected `warmup` to be a WarmUpConfig, but got 2"):
+        build_adapter("vcotta", tiny(), warmup=2)
+    with pytest.raises(ValueError, match="variational already"):
+        build_adapter("vcotta", to_variational(tiny()), warmup=vcotta.WarmUpConfig())
     with pytest.raises(TypeError, match="TENTConfig"):
         vcotta.TENT(tiny(), vcotta.BNConfig())
 

@@ -206,7 +206,11 @@ def test_file_without_a_state_dict_is_told(content, found, tmp_path):
 @pytest.mark.parametrize(
     ("target", "source", "text"),
     [
-        (lambda: net(), lambda: net(classes=100), r"'fc.weight' of shape \(10, 64\).*\(100, 64\).*give classes=100"),
+        (
+            lambda: net(),
+            lambda: net(classes=100),
+            r"'fc.weight' of shape \(10, 64\).*\(100, 64\).*with 100 classes, not 10",
+        ),
         (lambda: net(), lambda: WideResNet(16, 2), r"'block1.layer.0.conv1.weight'.*looks like wrn-16-2"),
         (lambda: net(), lambda: CifarResNet(32), "the file has no such tensor. The file looks like resnet-32 with 10"),
         (lambda: CifarResNet(20), lambda: CifarResNet(32), "'layer1.3.conv1.weight' to be absent.*resnet-32"),

@@ -22,6 +22,7 @@ from vcotta.bayes.convert import to_variational
 from vcotta.bayes.gaussian import kl_divergence
 from vcotta.bayes.layers import is_variational, sampling, variational_parameters
 from vcotta.epoch_state import EpochState, Stateful
+from vcotta.fields import check_fields
 from vcotta.inputs import check_accepted, check_images, check_labels, labelled_batches
 from vcotta.rng import OwnRng
 from vcotta.runtime import Runtime
@@ -77,16 +78,17 @@ class WarmUpConfig:
     unsupported: Literal["error", "keep"] = "error"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.source_size is not None and self.source_size < 1:
             raise ValueError(f"Expected `source_size` to be at least 1, but got {self.source_size}.")
-        if self.kl_weight is not None and not 0 <= self.kl_weight < math.inf:
-            raise ValueError(f"Expected `kl_weight` to be at least 0 and finite, or None, but got {self.kl_weight}.")
-        if isinstance(self.sigma_ratio, bool) or not 0 < self.sigma_ratio < math.inf:
-            raise ValueError(f"Expected `sigma_ratio` to be positive and finite, but got {self.sigma_ratio}. Try 0.3.")
+        if self.kl_weight is not None and self.kl_weight < 0:
+            raise ValueError(f"Expected `kl_weight` to be at least 0, or None, but got {self.kl_weight}.")
+        if self.sigma_ratio <= 0:
+            raise ValueError(f"Expected `sigma_ratio` to be positive, but got {self.sigma_ratio}. Try 0.3.")
         if self.epochs < 1:
             raise ValueError(f"Expected `epochs` to be at least 1, but got {self.epochs}.")
-        if not 0 <= self.lr < math.inf:
-            raise ValueError(f"Expected `lr` to be at least 0 and finite, but got {self.lr}.")
+        if self.lr < 0:
+            raise ValueError(f"Expected `lr` to be at least 0, but got {self.lr}.")
         if self.statistics_images < 2:
             raise ValueError(f"Expected `statistics_images` to be at least 2, but got {self.statistics_images}.")
 
@@ -122,7 +124,8 @@ def warm_up(
         progress: True for a progress bar on a terminal, False for silence, or a callable that takes
             (step, steps, loss); steps is 0 when the loader has no length.
         checkpoint: File that is written between epochs, every half a minute at most, and gone on from where it is
-            already there; remove it when the result is kept. The result is that of a warm-up without interruption if
+            already there; remove it when the result is kept. Ctrl-C then waits for the end of the epoch and writes it;
+            pressed again it does not wait. The result is that of a warm-up without interruption if
             what the loader yields can be restored: it has ``state_dict`` and ``load_state_dict``, as
             `vcotta.data.batches` does, or draws from torch's global generator alone, as a DataLoader does by itself,
             or has one order.
@@ -141,6 +144,8 @@ def warm_up(
         >>> is_variational(net)
         True
     """
+    if config is not None and not isinstance(config, WarmUpConfig):
+        raise TypeError(f"Expected `config` to be a WarmUpConfig, but got {config!r}. Try WarmUpConfig(epochs=2).")
     config, runtime = config or WarmUpConfig(), runtime or Runtime()
     net = runtime.place(to_variational(model, config.sigma_ratio, unsupported=config.unsupported))
     prior = copy.deepcopy(net).requires_grad_(False).eval()
@@ -163,7 +168,13 @@ def warm_up(
     kept: list[Tensor] = []
     step = _taken(optimizer)
     net.train()
-    with _reporter(progress, steps) as report, torch.enable_grad():
+    with (
+        _reporter(progress, steps) as report,
+        torch.enable_grad(),
+        state.interruptible(config.epochs) as after_epoch,
+    ):
+        if done:
+            report(step, steps, math.nan)
         for epoch in range(done, config.epochs):
             last = epoch == config.epochs - 1
             pending: Tensor | None = None  # a step's loss is read when the next is under way, so that a GPU never waits
@@ -193,7 +204,7 @@ def warm_up(
                 )
             report(step, steps, _finite(pending, step))
             if not last:
-                state.save(epoch + 1)
+                after_epoch(epoch + 1)
     net.requires_grad_(False).eval()
     reestimate_statistics(net, kept)
     if path is not None:
@@ -260,7 +271,11 @@ def load_warmed(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
     Raises:
         ValueError: If the file is damaged, of another kind, or of another network.
     """
-    tensors = read_state(path, _KIND)["network"]
+    try:
+        tensors = read_state(path, _KIND)["network"]
+    except ValueError as error:
+        plain = " If it holds the weights of a plain network, warm that up first: vcotta.warm_up, `vcotta warmup`."
+        raise ValueError(f"{error}.{'' if is_warmed_file(path) else plain}") from error
     net = copy.deepcopy(model) if is_variational(model) else to_variational(model, unsupported="keep")
     ours, theirs = (
         {key: tuple(getattr(value, "shape", ())) for key, value in state.items()}

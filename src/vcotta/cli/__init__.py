@@ -56,7 +56,7 @@ def main() -> None:
             raise
         _fail(file_trouble(error) if isinstance(error, OSError) else str(error))
     if code == 130:
-        print("Interrupted: what was finished is on disk.", file=sys.stderr)
+        print("Interrupted.", file=sys.stderr)
     sys.exit(code)
 
 

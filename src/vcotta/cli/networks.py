@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from vcotta.cli.options import Dataset, Device, Model, Overwrite, Precision, Seed, runtime_for, set_threads
+from vcotta.cli.options import (
+    Dataset,
+    Device,
+    Model,
+    Overwrite,
+    Precision,
+    Seed,
+    interruptions_told,
+    runtime_for,
+    set_threads,
+)
 from vcotta.cli.places import check_out_file, refuse_existing
 
 __all__ = ["check", "train", "warmup"]
@@ -57,7 +67,7 @@ def train(
     if batch_size is not None:
         benchmark = replace(benchmark, training_batch=batch_size)
     checkpoint = out.with_name(out.name + ".training")
-    with display() as task:
+    with display() as task, interruptions_told():
         trained = train_network(
             benchmark, model, seed=seed, config=config, runtime=runtime, checkpoint=checkpoint, task=task
         )
@@ -136,7 +146,7 @@ def warmup(
     asked: dict[str, Any] = {"epochs": epochs, "augmix": augmix, "flip": flip}
     config = replace(benchmark.warm_up, **{name: value for name, value in asked.items() if value is not None})
     set_threads(dataset)
-    with display() as task:
+    with display() as task, interruptions_told():
         plain = source_network(benchmark, model, weights, seed=seed, runtime=runtime, task=task)
         warm_network(benchmark, plain, seed=seed, config=config, runtime=runtime, path=out, task=task)
     typer.echo(f"Wrote the warmed network to {out}")

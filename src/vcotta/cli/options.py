@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
@@ -22,6 +24,7 @@ __all__ = [
     "Settings",
     "Subset",
     "decimals",
+    "interruptions_told",
     "numbers",
     "parse_grid",
     "parse_settings",
@@ -89,7 +92,8 @@ def _pair(text: str, option: str) -> tuple[str, str]:
     """Split OPTION=VALUE."""
     key, equals, value = text.partition("=")
     if not (key and equals and value):
-        raise ValueError(f"Expected `{option}` to be OPTION=VALUE, but got {text!r}.")
+        form = "OPTION=A,B,..." if option == "--grid" else "OPTION=VALUE"
+        raise ValueError(f"Expected `{option}` to be {form}, but got {text!r}.")
     return key.strip().replace("-", "_"), value.strip()
 
 
@@ -112,6 +116,17 @@ def decimals(name: str, text: str) -> list[float]:
         return [float(Fraction(part.strip())) for part in text.split(",")]
     except (ValueError, ZeroDivisionError) as error:
         raise ValueError(f"Expected `{name}` to be numbers separated by commas, but got {text!r}.") from error
+
+
+@contextmanager
+def interruptions_told(advice: str = "") -> Iterator[None]:
+    """Print what a `KeyboardInterrupt` tells of work that was kept; on its own way out it would be lost."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if stop.args:
+            typer.echo(f"{stop} {advice}".strip(), err=True)
+        raise
 
 
 def parse_settings(settings: list[str] | None, method: str) -> dict[str, Any]:

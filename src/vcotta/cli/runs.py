@@ -21,6 +21,7 @@ from vcotta.cli.options import (
     Seed,
     Settings,
     Subset,
+    interruptions_told,
     numbers,
     parse_grid,
     parse_settings,
@@ -166,9 +167,10 @@ def run(
             )
         if done is None:
             task = stack.enter_context(display(None if world.leads else Console(quiet=True)))
-            start = start_network(
-                benchmark, method, model, weights, seed=seed, runtime=runtime, source=known, task=task
-            )
+            with interruptions_told():  # in its warm-up
+                start = start_network(
+                    benchmark, method, model, weights, seed=seed, runtime=runtime, source=known, task=task
+                )
             adapter = adapter_for(
                 benchmark, method, start, seed=seed, runtime=runtime, source=known, guard=guard, **options
             )
@@ -176,7 +178,7 @@ def run(
             report = task(method, "error {:.1%}")
             if not (resume and has_checkpoints(out)):  # which begins with what was done
                 report(0, len(stream), 0.0)  # the first batch may take minutes
-            try:
+            with interruptions_told("Use the same command with --resume."):
                 done = run_stream(
                     adapter,
                     stream,
@@ -188,14 +190,11 @@ def run(
                     checkpoint_every=checkpoint_every or None,
                     checkpoint_seconds=CHECKPOINT_SECONDS,
                 )
-            except KeyboardInterrupt as stop:
-                if stop.args:
-                    typer.echo(f"{stop} Use the same command with --resume.", err=True)
-                raise
     if world.leads:
         show(comparison([done]).rich())
         show(by_corruption([done]).rich())
-        typer.echo(f"{stream} Frost: {frost_source()}. Files: {out}")
+        frost = f" Frost: {frost_source()}." if "frost" in stream.corruptions else ""
+        typer.echo(f"{stream}{frost} Files: {out}")
 
 
 def tune(

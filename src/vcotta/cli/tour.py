@@ -45,7 +45,9 @@ def demo(
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method, to read what each of its options means.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A method, or file.py:Class, to read what each of its options means.")
+    ] = None,
 ) -> None:
     """List the methods: what each trains, needs and costs.
 
@@ -58,8 +60,10 @@ def methods(
     from rich.table import Table
 
     from vcotta.methods import DATASETS, METHODS, configure
+    from vcotta.methods.elsewhere import known_method
 
     if name is not None:
+        name = known_method(name)
         defaults = configure(name)
         typer.echo(_unmarked(getdoc(METHODS[name]) or ""))
         typer.echo(f"\n{_unmarked(getdoc(type(defaults)) or '')}\n\nDefaults: {defaults}")

@@ -113,7 +113,7 @@ def _check_images(images: object) -> None:
         )
     shape = tuple(images.shape)
     if len(shape) != 4 or shape[3] != 3:
-        hint = "Use images[None] for a single image."
+        hint = "Use images[None] for a single image." if shape[2:] == (3,) else "Repeat grey values for each colour."
         if len(shape) == 4:
             hint = (
                 "Channels come last." if shape[1] == 3 else "Repeat a grey channel three times; drop an alpha channel."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from vcotta.corruptions import corrupt
+from vcotta.data.atomic_folder import replaced_folder
 from vcotta.data.image_files import to_rgb
 from vcotta.files import atomic_path
 
@@ -22,7 +22,8 @@ def corrupt_files(source: Path, out: Path, name: str, severity: int, seed: int =
     """Corrupt an image, every image of a folder (with its subfolders), or an ``.npy`` array, into ``out``.
 
     Image k, in the order of sorted paths, gets the draws of (seed, name, severity, k), as in `corrupt`. Files keep
-    their relative paths and become PNG, so that no second loss is added. Nothing that exists is overwritten.
+    their relative paths and become PNG, so that no second loss is added. Nothing that exists is overwritten; a folder
+    appears whole or not at all.
 
     Args:
         source: Image, folder, or ``.npy`` file with uint8 images, (n, height, width, 3).
@@ -37,7 +38,7 @@ def corrupt_files(source: Path, out: Path, name: str, severity: int, seed: int =
     Raises:
         FileExistsError: If ``out`` exists, an empty folder excepted.
         FileNotFoundError: If ``source`` does not exist.
-        ValueError: If a file is no image, or ``out`` has the wrong ending.
+        ValueError: If a file is no image, two would become the same PNG, or ``out`` has the wrong ending.
     """
     if not source.exists():
         raise FileNotFoundError(f"Expected {source} to be an image, a folder or an .npy file, but it does not exist.")
@@ -51,23 +52,37 @@ def corrupt_files(source: Path, out: Path, name: str, severity: int, seed: int =
         with atomic_path(out) as aside, aside.open("wb") as file:
             np.save(file, result, allow_pickle=False)
         return len(result)
-    count = 0
-    for count, (path, target) in enumerate(_targets(source, out), 1):
-        image = corrupt(_read_image(path)[None], name, severity, seed, offset=count - 1)[0]
-        with atomic_path(target) as aside:
-            Image.fromarray(image).save(aside, format="PNG")
-    if not count:
-        raise ValueError(f"Expected images in {source}, but it has none that end in {', '.join(sorted(_SUFFIXES))}.")
-    return count
-
-
-def _targets(source: Path, out: Path) -> Iterator[tuple[Path, Path]]:
     if source.is_file():
-        yield source, out
-        return
+        _corrupt_file(source, out, name, severity, seed)
+        return 1
+    targets = _targets(source)
+    with replaced_folder(out) as aside:
+        for place, (target, path) in enumerate(targets.items()):
+            _corrupt_file(path, aside / target, name, severity, seed, place)
+    return len(targets)
+
+
+def _corrupt_file(path: Path, target: Path, name: str, severity: int, seed: int, place: int = 0) -> None:
+    image = corrupt(_read_image(path)[None], name, severity, seed, offset=place)[0]
+    with atomic_path(target) as aside:
+        Image.fromarray(image).save(aside, format="PNG")
+
+
+def _targets(source: Path) -> dict[Path, Path]:
+    """The images of a folder by the relative path of what each becomes, in the order of their own paths."""
+    found: dict[Path, Path] = {}
     for path in sorted(source.rglob("*")):
         if path.suffix.lower() in _SUFFIXES and path.is_file():
-            yield path, (out / path.relative_to(source)).with_suffix(".png")
+            target = path.relative_to(source).with_suffix(".png")
+            if other := found.get(target):
+                raise ValueError(
+                    f"Expected images that differ in more than their ending, but {other} and {path} would both become "
+                    f"{target}. Rename one of them."
+                )
+            found[target] = path
+    if not found:
+        raise ValueError(f"Expected images in {source}, but it has none that end in {', '.join(sorted(_SUFFIXES))}.")
+    return found
 
 
 def _read_array(path: Path) -> NDArray[np.uint8]:

@@ -14,7 +14,7 @@ from vcotta.bayes import WarmUpConfig, is_warmed_file, load_warmed, warm_up
 from vcotta.corruptions import STANDARD
 from vcotta.data import CorruptedSource, ImageSource
 from vcotta.data.corrupted import open_corrupted
-from vcotta.experiments.benchmark import Benchmark
+from vcotta.experiments.benchmark import BENCHMARKS, Benchmark
 from vcotta.experiments.prepared import prepare_adapter
 from vcotta.experiments.warmed import kept_warmed
 from vcotta.methods import METHODS, Adapter, build_adapter
@@ -60,12 +60,16 @@ def train_network(
     """
     config = config or benchmark.training
     if config is None:
-        raise ValueError(f"Expected a data set to train on, but {benchmark.name} has no training images here.")
+        able = ", ".join(name for name, other in BENCHMARKS.items() if other.training is not None)
+        raise ValueError(
+            f"Expected one of the data sets that networks are trained on here, {able}, but got {benchmark.name}. Train "
+            "yours with your own code, and give its `weights`."
+        )
     runtime = runtime or Runtime()
     report = task("Training", "loss {:.3f}") if task else None
     loader = benchmark.source(seed, runtime.device)
     model = benchmark.build(network, seed=seed)
-    if report:
+    if report and not (checkpoint and checkpoint.exists()):  # with which it begins where it was
         report(0, config.epochs, 0.0)  # the first epoch may take minutes
     return train(model, loader, replace(config, seed=seed), runtime=runtime, progress=report, checkpoint=checkpoint)
 

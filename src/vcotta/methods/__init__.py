@@ -171,6 +171,10 @@ def build_adapter(
     method = METHODS[name]
     if not isinstance(model, nn.Module):
         raise TypeError(f"Expected `model` to be a torch.nn.Module, but got {type(model).__name__}.")
+    if warmup is not None and not isinstance(warmup, WarmUpConfig):
+        raise TypeError(f"Expected `warmup` to be a WarmUpConfig, but got {warmup!r}. Try WarmUpConfig(epochs=2).")
+    if warmup is not None and is_variational(model):
+        raise ValueError("Expected `warmup` only with a plain network, but got one that is variational already.")
     if method.needs_variational and not is_variational(model) and source is not None:
         warmup = warmup or WarmUpConfig()
         warmup = replace(warmup, flip=warmup.flip and config.flip)

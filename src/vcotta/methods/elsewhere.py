@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from vcotta.imports import imported
 from vcotta.methods import METHODS, Adapter
 
@@ -26,11 +28,16 @@ def known_method(name: str) -> str:
         raise ValueError(f"Expected the name of a method, but got the file {name}. Name its class, too: {name}:Class.")
     if ":" not in name:
         return name
-    with imported(name, "method", "Class") as method:
-        if not (isinstance(method, type) and issubclass(method, Adapter)):
+    with imported(name, "method", "Class", _is_method) as method:
+        if not _is_method(method):
             raise TypeError(f"Expected {name} to be a class derived from vcotta.Adapter, but got {method!r}.")
     other = METHODS.setdefault(method.name, method)
     if (other.__module__, other.__qualname__) != (method.__module__, method.__qualname__):
         raise ValueError(f"Expected a method with a name of its own in {name}, but {method.name!r} is taken.")
     METHODS[method.name] = method
-    return method.name
+    known: str = method.name
+    return known
+
+
+def _is_method(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Adapter) and value is not Adapter

@@ -174,7 +174,7 @@ def _advice(own: Mapping[str, Tensor], read: Mapping[str, Tensor], key: str) -> 
     if name is not None and name != mine:
         return f"The file looks like {name}" + (f" with {classes} classes." if classes else ".")
     if classes is not None and here is not None and classes != here:
-        return f"The file is of a network with {classes} classes, not {here}: give classes={classes}."
+        return f"The file is of a network with {classes} classes, not {here}: make it for as many (classes=...)."
     if "weight_rho" in key:
         return "The file is of a variational network."
     return "The file is of another network, or of a part of one."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,9 @@ from rich.progress import (
 __all__ = ["PLAIN_SECONDS", "Report", "display"]
 
 Report = Callable[[int, int, float], None]
-"""What long work calls as it goes: (done, total, a value to show); with nothing done yet, the value is not shown."""
+"""What long work calls as it goes: (done, total, a value to show).
+
+Not-a-number is not shown, nor any value with nothing done yet."""
 
 PLAIN_SECONDS = 60.0
 """Where there is no terminal, a task writes a line at its start and its end, between them one in so many seconds."""
@@ -64,7 +67,7 @@ def display(console: Console | None = None) -> Iterator[Callable[[str, str], Rep
             if not line:  # a line appears, and its clock starts, with its first report
                 progress.start()
                 line.append(progress.add_task(label, value=""))
-            shown = value_format.format(value) if done else ""
+            shown = value_format.format(value) if done and not math.isnan(value) else ""
             progress.update(line[0], completed=done, total=total or None, value=shown)
 
         return report
@@ -87,7 +90,9 @@ def _plain(console: Console, label: str, value_format: str) -> Report:
             return
         due, ended = now + PLAIN_SECONDS, end
         far = f"{done} of {total}" if total else f"{done}"
-        text = f"{label}: {far}, {value_format.format(value)}" if done else f"{label} begins"
+        text = f"{label}: {far}" if done else f"{label} begins"
+        if done and not math.isnan(value):
+            text += f", {value_format.format(value)}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     return report
