@@ -111,10 +111,6 @@ def test_the_step_is_the_one_of_the_papers_formula(tiny, images, monkeypatch) ->
         assert torch.allclose(ours, theirs, atol=1e-4)
 
 
-def test_imagenets_settings_are_the_authors() -> None:
-    assert DeYO.datasets["imagenet"] == {"lr": 2.5e-4, "optimizer": "momentum", "drop": 0.3}
-
-
 def test_wrong_settings_are_refused() -> None:
     for wrong in ({"drop": 1.5}, {"patches": 0}, {"weight_margin": -0.1}, {"entropy_margin": -1.0}, {"lr": -1.0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
