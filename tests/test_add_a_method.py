@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import types
@@ -64,22 +65,26 @@ def test_its_outputs_are_log_probabilities(norm, tiny, images) -> None:
     test_contract.test_outputs_are_log_probabilities_for_any_network_and_image_size(NAME, norm, (8, 14), tiny, images)
 
 
-@pytest.mark.parametrize(
-    "claim",
-    [
-        "the_first_prediction_comes_from_before_any_update",
-        "without_a_step_a_method_is_its_fixed_point",
-        "adapting_changes_what_is_trained_and_nothing_else",
-        "reset_is_bit_exact",
-        "resumed_stream_equals_uninterrupted_stream",
-        "nobody_elses_random_numbers_are_disturbed",
-        "a_loss_that_is_not_finite_leaves_the_weights_and_is_reported",
-        "passes_are_counted",
-    ],
-)
-def test_it_keeps_what_every_method_promises(claim, tiny, images, monkeypatch) -> None:
+def inherited() -> list[str]:
+    """The common tests that every method like this one has to pass, by name alone."""
+    found = []
+    for key, test in vars(test_contract).items():
+        marks = [mark.args for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
+        if len(marks) == 1 and marks[0][0] == "name" and "tent" in marks[0][1]:
+            found.append(key)
+    return found
+
+
+@pytest.mark.parametrize("test", inherited())
+def test_it_keeps_what_every_method_promises(test, tiny, images, monkeypatch) -> None:
     monkeypatch.setattr(test_contract, "TRAINED", [*test_contract.TRAINED, NAME])
-    getattr(test_contract, f"test_{claim}")(NAME, tiny, images)
+    claim, fixtures = getattr(test_contract, test), {"tiny": tiny, "images": images}
+    claim(NAME, **{key: fixtures[key] for key in inspect.signature(claim).parameters if key != "name"})
+
+
+@pytest.mark.parametrize("case", test_contract.BAD)
+def test_it_refuses_bad_input(case, tiny, images) -> None:
+    test_contract.test_bad_input_is_refused_before_any_state_changes(NAME, case, tiny, images)
 
 
 def test_nothing_sure_means_no_step(tiny, images) -> None:
