@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from vcotta import Runtime
 from vcotta.methods import RMTConfig, build_adapter, configure, rmt
 from vcotta.methods.losses import entropy, symmetric_cross_entropy
 from vcotta.methods.prototypes import prototype_contrast
@@ -25,6 +26,11 @@ def parameters(adapter, role: str) -> list[torch.Tensor]:
     return [p.detach().clone() for p in adapter.networks[role].parameters()]
 
 
+def sce(z: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    p, q = z.softmax(-1), target.softmax(-1)
+    return (-0.5 * q * p.log() - 0.5 * p * q.log()).sum(-1).mean()
+
+
 def test_the_symmetric_cross_entropy_is_symmetric_and_of_equals_the_entropy() -> None:
     p, q = (torch.randn(5, 4).log_softmax(-1) for _ in range(2))
     assert torch.allclose(symmetric_cross_entropy(p, q), symmetric_cross_entropy(q, p))
@@ -38,14 +44,9 @@ def test_the_loss_is_the_sum_of_its_parts(prepared, images, monkeypatch) -> None
     student, teacher = adapter.networks["student"], adapter.networks["teacher"]
     h, z = adapter.features_and_logits(student, images())
     ha, za = adapter.features_and_logits(student, images().flip(-1))
-    q = adapter.logits(teacher, images()).softmax(-1)
-
-    def sce(z):
-        p = z.softmax(-1)
-        return (-0.5 * q * p.log() - 0.5 * p * q.log()).sum(-1)
-
+    target = adapter.logits(teacher, images())
     contrast = prototype_contrast(adapter.networks["projector"], adapter.prepared["prototypes"], h, ha, 0.2)
-    expected = 0.5 * (0.5 * sce(z) + 0.5 * sce(za)).mean() + 0.25 * contrast
+    expected = 0.5 * (0.5 * sce(z, target) + 0.5 * sce(za, target)) + 0.25 * contrast
     adapter(images())
     assert adapter.last["loss"] == pytest.approx(expected.item(), abs=1e-5)
 
@@ -133,20 +134,32 @@ def test_replay_adds_the_cross_entropy_of_the_drawn_images(prepared, images) -> 
     assert adapter.last["loss"] == pytest.approx(expected.item(), abs=1e-5)
 
 
-def test_the_warm_up_takes_its_images_over_the_batch_size_in_steps_of_linearly_rising_size(
-    prepared, images, monkeypatch
-) -> None:
-    rates, minimise = [], rmt.RMT.minimise
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_the_warm_up_draws_the_student_to_the_teacher_batch_by_batch_in_rising_steps(optimizer, tiny, images) -> None:
+    source, lr, beta, steps = source_of(images, 3), 0.02, 0.75, 5  # more steps than the source has batches
+    options = {"optimizer": optimizer, "lr": lr, "beta": beta, "runtime": Runtime(precision="fp64")}
+    adapter = build_adapter("rmt", tiny(), source=source, warm_up_images=12 * steps + 5, **options)
 
-    def watched(self, loss, when=None):
-        rates.append(self.optimizer.param_groups[0]["lr"])
-        return minimise(self, loss, when)
+    student, teacher = (tiny().double().train() for _ in range(2))  # training: with the batch's statistics
+    kinds = {"adam": (torch.optim.Adam, {}), "sgd": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True})}
+    kind, settings = kinds[optimizer]
+    reference = kind(student.parameters(), lr=lr, **settings)
+    for step in range(steps):
+        x = source[step % 3][0].double()
+        reference.param_groups[0]["lr"] = lr * (step + 1) / steps
+        reference.zero_grad()
+        sce(student(x), teacher(x).detach()).backward()
+        reference.step()
+        for average, new in zip(teacher.parameters(), student.parameters(), strict=True):
+            average.data = beta * average.data + (1 - beta) * new.data
 
-    monkeypatch.setattr(rmt.RMT, "minimise", watched)
-    adapter = prepared(warm_up_images=65, lr=0.01)  # five steps of 12, more than the source holds
-    assert rates == pytest.approx([0.002, 0.004, 0.006, 0.008, 0.01])
-    adapter(images())
-    assert rates[-1] == 0.01
+    for role, net in (("student", student), ("teacher", teacher)):
+        for ours, theirs in zip(adapter.networks[role].parameters(), net.parameters(), strict=True):
+            torch.testing.assert_close(ours.data, theirs.data, rtol=0, atol=1e-9)
+    for ours, theirs in zip(adapter.networks["student"].parameters(), student.parameters(), strict=True):
+        for key, value in reference.state[theirs].items():
+            torch.testing.assert_close(adapter.optimizer.state[ours][key], value, rtol=0, atol=1e-9)
+    assert adapter.optimizer.param_groups[0]["lr"] == lr
 
 
 def test_a_reset_returns_to_the_end_of_the_warm_up(prepared, images) -> None:
