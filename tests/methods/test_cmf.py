@@ -35,13 +35,13 @@ def test_the_filter_follows_the_official_recursion_from_step_to_step(noise, firs
         variance *= beta
         for name, observed in trained(free).items():
             refined[name] = beta * (alpha * refined[name] + (1 - alpha) * sources[name]) + (1 - beta) * observed
-            torch.testing.assert_close(hidden(adapter)[name], refined[name], rtol=0, atol=1e-7)
+            torch.testing.assert_close(hidden(adapter)[name], refined[name], rtol=0, atol=1e-12)
             mixed = gamma * observed + (1 - gamma) * refined[name]
-            torch.testing.assert_close(trained(adapter)[name], mixed, rtol=0, atol=1e-7)
+            torch.testing.assert_close(trained(adapter)[name], mixed, rtol=0, atol=1e-12)
         assert adapter.memory["variance"].item() == pytest.approx(variance, rel=1e-5)
-        assert adapter.last["beta"] == pytest.approx(beta, abs=1e-6)
+        assert adapter.last["beta"] == pytest.approx(beta, abs=1e-12)
         gains.append(beta)
-    assert gains[0] == pytest.approx(first, abs=1e-6)
+    assert gains[0] == pytest.approx(first, abs=1e-12)
 
 
 def test_without_noise_the_hidden_model_stays_at_the_source_and_cmf_is_roid(tiny, images) -> None:

@@ -84,7 +84,7 @@ class CMF(ROID):
         super().setup(model)
         if self.trained:
             self.memory["hidden"] = parameters_to_vector(self.sources)
-            self.memory["variance"] = torch.zeros((), device=self.runtime.device)
+            self.memory["variance"] = torch.zeros((), dtype=self.runtime.dtype, device=self.runtime.device)
 
     @torch.no_grad()
     def _ensemble(self, usable: Tensor) -> None:

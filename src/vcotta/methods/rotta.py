@@ -79,7 +79,8 @@ class RoTTA(Adapter):
     Differs from the official code: uncertainty is the entropy itself, not that of p + 1e-6; LayerNorm and GroupNorm are
     trained too; BatchNorm layers of a class of their own, or without running statistics, are trained but not robust; an
     update whose loss is not finite, and a batch with a prediction that is not, leave everything as it was; images of
-    another size than the stored ones start the memory anew.
+    another size than the stored ones start the memory anew; one stored image alone is learned from under the running
+    statistics, which stay as they are.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -156,7 +157,7 @@ class RoTTA(Adapter):
             target = self.logits(teacher, images).log_softmax(-1)
         view = self.runtime.place_images(random_view(images, flip=self.config.flip))
         log_probs = self.logits(student, view).log_softmax(-1)
-        weights = torch.sigmoid(-torch.tensor(ages, dtype=torch.float32) / self.config.capacity)
+        weights = torch.sigmoid(-torch.tensor(ages, dtype=self.runtime.dtype) / self.config.capacity)
         weights = weights.to(images.device, non_blocking=True)
         done = self.minimise((weights * cross_entropy(target, log_probs)).mean())
         before.restore(unless=done)
