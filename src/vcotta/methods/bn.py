@@ -67,7 +67,7 @@ class BN(Adapter):
 
     name = "bn"
     summary = "batch statistics, nothing trained"
-    facts = Facts("NeurIPS 2020", "nothing", "nothing", "1 forward", "official code", distributed=True)
+    facts = Facts("NeurIPS 2020", "nothing", "nothing", "1 forward; 2 with `ema`", "official code", distributed=True)
     Config = BNConfig
 
     def setup(self, model: nn.Module) -> None:

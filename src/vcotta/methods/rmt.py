@@ -104,7 +104,7 @@ class RMT(Adapter):
         "CVPR 2023",
         "everything",
         "class prototypes, a warm-up",
-        "3 forwards, 1 backward",
+        "3 forwards, 1 backward; 4 forwards with replay",
         "official code",
         distributed=True,
     )
