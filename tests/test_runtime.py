@@ -179,3 +179,11 @@ def test_compiled_training_computes_groups_densely_and_keeps_to_the_plain_one(tr
     assert type(fast[3]) is nn.Conv2d
     for name, expected in plain.state_dict().items():
         torch.testing.assert_close(fast.state_dict()[name], expected, msg=name)
+
+
+@pytest.mark.parametrize("name", ["tent", "cotta"])
+def test_group_norm_on_a_cpu_is_not_kept_channels_last_where_torch_would_crash(name, tiny, images) -> None:
+    with pytest.warns(UserWarning, match="`channels_last` is left off"):
+        adapter = build_adapter(name, tiny("group"), runtime=Runtime(channels_last=True))
+    assert torch.equal(adapter(images()), build_adapter(name, tiny("group"))(images()))
+    assert build_adapter(name, tiny(), runtime=Runtime(channels_last=True)).runtime.channels_last

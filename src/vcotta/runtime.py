@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import torch
@@ -62,6 +63,17 @@ class Runtime:
     def dtype(self) -> torch.dtype:
         """What weights, images and outputs are."""
         return torch.float64 if self.precision == "fp64" else torch.float32
+
+    def fit_for(self, net: nn.Module) -> Runtime:
+        """Return this runtime, or on a CPU one without ``channels_last`` for a network with GroupNorm.
+
+        There torch (2.13) crashes when it computes the gradient of such a layer's weight and not that of its input.
+        """
+        grouped = any(isinstance(module, nn.GroupNorm) for module in net.modules())
+        if not (self.channels_last and grouped and torch.device(self.device).type == "cpu"):
+            return self
+        warnings.warn("`channels_last` is left off: torch cannot train GroupNorm in that order on a CPU.", stacklevel=3)
+        return replace(self, channels_last=False)
 
     def place(self, net: Net) -> Net:
         """Move a network to the device and memory format."""

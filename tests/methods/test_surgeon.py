@@ -250,6 +250,7 @@ def test_the_prediction_is_from_before_the_step(tiny, images) -> None:
     assert torch.equal(SURGEON(tiny(), SURGEONConfig(lr=0.5))(images()), BN(tiny())(images()))
 
 
+@pytest.mark.filterwarnings("ignore:`channels_last` is left off")
 def test_half_precision_works_in_all_layers(images) -> None:
     adapter = SURGEON(network(), SURGEONConfig(layers="all"), runtime=Runtime(precision="bf16", channels_last=True))
     for seed in range(2):

@@ -115,7 +115,7 @@ class Adapter(Passes, ABC):
             )
         if guard is not None and not isinstance(guard, Guard):
             raise TypeError(f"Expected `guard` to be a Guard or None, but got {guard!r}. Try Guard().")
-        self.runtime = runtime or Runtime()
+        self.runtime = (runtime or Runtime()).fit_for(model)
         accepted = (torch.float32, self.runtime.dtype)
         if other := next((p.dtype for p in model.parameters() if p.dtype not in accepted), None):
             raise ValueError(f"Expected a float32 network, but got parameters of {other}. Call model.float() first.")
