@@ -12,7 +12,7 @@ which spares every method from making them anew.
         --out wrn.safetensors
     vcotta corrupt cifar10 --out cifar10c
     python benchmarks/methods.py --weights wrn.safetensors --corrupted cifar10c --out runs/methods
-    python docs/update.py --take cifar10c runs/methods/*
+    python docs/update.py --take cifar10c-recipe runs/methods/*
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run(
     Raises:
         ValueError: The run that is there was made with other settings or from another network.
     """
-    runtime = Runtime("cuda" if torch.cuda.is_available() else "cpu")
+    runtime = Runtime(str(stream.device))
     facts = {
         "dataset": benchmark.name,
         "network": network or benchmark.network,

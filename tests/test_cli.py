@@ -279,6 +279,11 @@ def test_a_method_learns_from_the_source_folder_it_is_given(command, network, me
     data = ("--dataset", f"folder:{tmp_path / 'pets'}@32", *network(2, PETS.replace("56", "8")))
     run = ("run", "--method", method, *data, "--corruptions", "none", "--out", "learned")
     assert command(*run)[0] == 2
+    _save(tmp_path / "few" / "dog" / "0.jpg", 0)
+    code, _, err = command(*run, "--source", f"folder:{tmp_path / 'few'}")
+    assert code == 2
+    assert "to have the classes of folder:" in err
+    assert "but got dog where cat should be" in err
     assert command(*run, "--source", f"folder:{tmp_path / 'source'}")[0] == 0
     assert json.loads((tmp_path / "learned" / "manifest.json").read_text())["source"].endswith("source")
     assert len([*(tmp_path / "cache").glob("*/*.safetensors")]) == 1  # what was learned, at the size of the stream

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from torch import nn
 
@@ -65,6 +67,22 @@ def test_what_belongs_elsewhere_is_refused_with_what_differs(tmp_path) -> None:
         EpochState(path, "example-1", parts | {"optimizer": nn.Linear(2, 2)}, {"lr": 0.1}).resume()
     with pytest.raises(ValueError, match="its kind is 'example-1'"):
         EpochState(path, "example-2", parts, {"lr": 0.1}).resume()
+
+
+def test_an_interrupted_epoch_that_finds_no_room_is_not_said_to_be_kept(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(epoch_state, "write_state", lambda *_: (_ for _ in ()).throw(OSError(28, "no space left")))
+    state = EpochState(tmp_path / "state", "example-1", {"model": nn.Linear(2, 2)}, {})
+
+    def press() -> None:
+        with state.interruptible(3) as after_epoch:
+            signal.raise_signal(signal.SIGINT)
+            after_epoch(1)
+
+    with (
+        pytest.warns(UserWarning, match="could not be kept"),
+        pytest.raises(KeyboardInterrupt, match="1 of 3 epochs were done and could not be kept"),
+    ):
+        press()
 
 
 def test_a_disk_that_is_full_is_told_and_stops_nothing(tmp_path, monkeypatch) -> None:

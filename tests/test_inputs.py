@@ -58,3 +58,6 @@ def test_a_network_that_ends_in_a_softmax_is_refused_and_one_in_log_softmax_is_n
     with pytest.raises(ValueError, match=r"its outputs are probabilities.* Leave its softmax out"):
         check_accepted(nn.Sequential(body, nn.Softmax(-1)), IMAGES)
     assert check_accepted(nn.Sequential(body, nn.LogSoftmax(-1)), IMAGES) == 4
+    body[1].weight.data.zero_()  # outputs that are the same for all images are no sign of a softmax
+    body[1].bias.data.fill_(0.25)
+    assert check_accepted(body, IMAGES.expand(2, -1, -1, -1)) == 4

@@ -21,8 +21,9 @@ from torch import nn
 
 from vcotta import build_adapter, evaluate, run_writer, state_files
 from vcotta import resume as vcotta_resume
+from vcotta._messages import differences
 from vcotta.evaluate import run_stream
-from vcotta.resume import CHECKPOINTS, differences, restore
+from vcotta.resume import CHECKPOINTS, restore
 from vcotta.runs import Run, read_manifest
 from vcotta.streams import Batch
 

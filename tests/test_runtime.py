@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import vcotta
-from vcotta import Runtime, build_adapter, runtime, to_variational, training
+from vcotta import Runtime, WarmUpConfig, build_adapter, runtime, to_variational, training, warm_up
 from vcotta.data import batches
 from vcotta.data.digits import digits_network, load_digits
 from vcotta.dense_groups import dense_groups
@@ -187,3 +187,12 @@ def test_group_norm_on_a_cpu_is_not_kept_channels_last_where_torch_would_crash(n
         adapter = build_adapter(name, tiny("group"), runtime=Runtime(channels_last=True))
     assert torch.equal(adapter(images()), build_adapter(name, tiny("group"))(images()))
     assert build_adapter(name, tiny(), runtime=Runtime(channels_last=True)).runtime.channels_last
+
+
+@pytest.mark.filterwarnings("ignore:`channels_last` is left off")
+def test_training_and_warm_up_survive_group_norm_as_a_first_layer_too() -> None:
+    data, runtime = load_digits()[0], Runtime(channels_last=True)
+    loader = batches(data.images[:20], data.labels[:20], 10, shuffle_seed=0)
+    net = nn.Sequential(nn.GroupNorm(1, 3), nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 10))
+    train(net, loader, TrainConfig(epochs=1), runtime=runtime)
+    warm_up(net, loader, WarmUpConfig(epochs=1), runtime=runtime, progress=False)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["counted", "file_trouble", "notes", "unknown_name"]
+__all__ = ["counted", "differences", "file_trouble", "notes", "unknown_name"]
 
 
 def notes() -> Callable[..., None]:
@@ -107,3 +107,25 @@ def _slips(one: str, other: str) -> int:
             if i and j and a == other[j - 1] and b == one[i - 1]:
                 row[-1] = min(row[-1], last[j - 1] + 1)
     return row[-1]
+
+
+def differences(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> list[str]:
+    """Return what differs between two manifests, settings or parts of them, in words.
+
+    Example:
+        >>> differences({"method": "bn", "config": {"lr": 0.1}}, {"method": "bn", "config": {"lr": 0.2}})
+        ['config.lr is 0.2 there and 0.1 here']
+    """
+    found = []
+    for key in dict.fromkeys((*ours, *theirs)):
+        here, there = ours.get(key), theirs.get(key)
+        if isinstance(here, dict) and isinstance(there, dict):
+            found += differences(here, there, f"{prefix}{key}.")
+        elif here != there:
+            found.append(f"{prefix}{key} is {_short(there)} there and {_short(here)} here")
+    return found
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

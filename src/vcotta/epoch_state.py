@@ -12,9 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from vcotta._messages import differences
 from vcotta.interrupts import interrupt_held_back
 from vcotta.optimizer_state import load_optimizer
-from vcotta.resume import differences
 from vcotta.state_files import read_state, write_state
 
 __all__ = ["EpochState", "Stateful"]
@@ -42,6 +42,7 @@ class EpochState:
         >>> from torch import nn
         >>> path, net = Path(tempfile.mkdtemp()) / "state", nn.Linear(2, 2)
         >>> EpochState(path, "example-1", {"model": net}, {"lr": 0.1}).save(3, now=True)
+        True
         >>> EpochState(path, "example-1", {"model": net}, {"lr": 0.1}).resume()
         3
     """
@@ -117,29 +118,37 @@ class EpochState:
         with interrupt_held_back(self.path is not None, told) as interrupted:
 
             def after(done: int) -> None:
-                self.save(done, now=interrupted() or done == epochs)
+                saved = self.save(done, now=interrupted() or done == epochs)
                 if interrupted() and done < epochs:
-                    raise KeyboardInterrupt(f"{done} of {epochs} epochs are kept: the same command goes on from there.")
+                    how = (
+                        "are kept: the same command goes on from there" if saved else "were done and could not be kept"
+                    )
+                    raise KeyboardInterrupt(f"{done} of {epochs} epochs {how}.")
 
             yield after
 
-    def save(self, epochs: int, *, now: bool = False) -> None:
+    def save(self, epochs: int, *, now: bool = False) -> bool:
         """Keep the parts after so many epochs, unless it is too soon and not asked for ``now``.
 
         A disk that is full stops nothing: it is told, and the work goes on.
+
+        Returns:
+            Whether they were kept.
         """
-        began = time.monotonic()
+        began, saved = time.monotonic(), True
         if self.path is None or not (now or began >= self._next):
-            return
+            return False
         parts = {name: dict(part.state_dict()) for name, part in self.parts.items()}
         try:
             write_state(self.path, self.kind, {**self.facts, "epochs": epochs, **parts})
         except OSError as error:
+            saved = False
             warnings.warn(
                 f"The state after {epochs} epochs could not be kept: {error}. The work goes on.", stacklevel=2
             )
         ended = time.monotonic()
         self._next = ended + max(_PAUSE, _SHARE * (ended - began))
+        return saved
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from vcotta import metrics
-from vcotta._messages import counted
+from vcotta._messages import counted, differences
 from vcotta._version import __version__
 from vcotta.distributed import World
 from vcotta.guard import Guard
 from vcotta.interrupts import interrupt_held_back
 from vcotta.locks import locked
-from vcotta.resume import differences, identity
+from vcotta.resume import identity
 from vcotta.run_writer import RunWriter, finished_run
 from vcotta.runs import LOCK, MANIFEST, SUMMARY, Run, check_folder, read_manifest
 from vcotta.runtime import Runtime

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vcotta._messages import differences
 from vcotta.files import sync_folder
 from vcotta.state_files import read_state, write_state
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Mark",
     "Place",
-    "differences",
     "has_checkpoints",
     "identity",
     "remove_checkpoints",
@@ -64,23 +64,6 @@ def identity(manifest: dict[str, Any]) -> dict[str, Any]:
         {'method': 'bn', 'seed': 0}
     """
     return {key: value for key, value in manifest.items() if key not in CIRCUMSTANCES}
-
-
-def differences(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> list[str]:
-    """Return what differs between two manifests or parts of them, in words.
-
-    Example:
-        >>> differences({"method": "bn", "config": {"lr": 0.1}}, {"method": "bn", "config": {"lr": 0.2}})
-        ['config.lr is 0.2 there and 0.1 here']
-    """
-    found = []
-    for key in dict.fromkeys((*ours, *theirs)):
-        here, there = ours.get(key), theirs.get(key)
-        if isinstance(here, dict) and isinstance(there, dict):
-            found += differences(here, there, f"{prefix}{key}.")
-        elif here != there:
-            found.append(f"{prefix}{key} is {_short(there)} there and {_short(here)} here")
-    return found
 
 
 def save_checkpoint(
@@ -188,8 +171,3 @@ def _newest_first(place: Path) -> list[Path]:
     """The complete checkpoints: a file that is still written, or was when its process died, has another name."""
     found = [path for path in place.glob("*.safetensors") if path.stem.isdecimal()]
     return sorted(found, key=lambda path: int(path.stem), reverse=True)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

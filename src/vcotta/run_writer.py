@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from vcotta._messages import differences
 from vcotta.files import sync_folder, write_json
 from vcotta.resume import (
     CIRCUMSTANCES,
     Mark,
     Place,
-    differences,
     has_checkpoints,
     identity,
     remove_checkpoints,

@@ -72,7 +72,7 @@ class Runtime:
         grouped = any(isinstance(module, nn.GroupNorm) for module in net.modules())
         if not (self.channels_last and grouped and torch.device(self.device).type == "cpu"):
             return self
-        warnings.warn("`channels_last` is left off: torch cannot train GroupNorm in that order on a CPU.", stacklevel=3)
+        warnings.warn("`channels_last` is left off: torch cannot train GroupNorm in that order on a CPU.", stacklevel=2)
         return replace(self, channels_last=False)
 
     def place(self, net: Net) -> Net:

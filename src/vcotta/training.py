@@ -122,7 +122,7 @@ def train(
         FloatingPointError: If the loss of an epoch is not finite.
         ValueError: If the checkpoint is damaged or belongs to another network or other settings.
     """
-    runtime = runtime or Runtime()
+    runtime = (runtime or Runtime()).fit_for(model)
     runtime.place(model)
     steps = config.epochs * len(loader)
     optimiser = torch.optim.SGD(

@@ -208,6 +208,19 @@ def test_ctrl_c_in_a_warm_up_waits_for_the_end_of_the_epoch_and_keeps_it(tiny, s
     assert all(torch.equal(value, whole.state_dict()[key]) for key, value in resumed.state_dict().items())
 
 
+def test_ctrl_c_in_the_last_epoch_of_a_warm_up_waits_for_its_result(tiny, source, tmp_path) -> None:
+    path, checkpoint = tmp_path / "warm.safetensors", tmp_path / "warming"
+
+    def press(step, steps, loss):
+        if step == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        warm_up(tiny(), source, WarmUpConfig(epochs=1), path=path, progress=press, checkpoint=checkpoint)
+    whole, kept = warm_up(tiny(), source, WarmUpConfig(epochs=1)), load_warmed(tiny(), path)
+    assert all(torch.equal(value, whole.state_dict()[key]) for key, value in kept.state_dict().items())
+
+
 def test_settings_of_another_type_are_refused_by_name(tiny, source) -> None:
     with pytest.raises(TypeError, match="Expected `epochs` to be a whole number, but got '5'"):
         WarmUpConfig(epochs="5")

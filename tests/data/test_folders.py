@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -70,3 +72,13 @@ def test_a_folder_with_a_broken_image_leaves_nothing_that_blocks_the_next_try(im
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
     (tmp_path / "in" / "b.png").unlink()
     assert corrupt_files(tmp_path / "in", tmp_path / "out", "contrast", 5) == 1
+
+
+def test_an_empty_folder_that_one_stands_in_is_filled(image, tmp_path, monkeypatch) -> None:
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    image.rename(tmp_path / "in" / "deep" / "a.png")
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path / "out")
+    assert corrupt_files(Path("..") / "in", Path(), "contrast", 5) == 1
+    assert [str(path) for path in Path().rglob("*.png")] == ["deep/a.png"]
+    assert [path.name for path in Path().iterdir()] == ["deep"]

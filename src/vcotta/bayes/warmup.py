@@ -122,7 +122,8 @@ def warm_up(
         path: Where to save the result (safetensors with metadata), if anywhere.
         runtime: Device and precision.
         progress: True for a progress bar on a terminal, False for silence, or a callable that takes
-            (step, steps, loss); steps is 0 when the loader has no length.
+            (step, steps, loss); steps is 0 when the loader has no length, and the loss of a warm-up that goes on is
+            not-a-number at first.
         checkpoint: File that is written between epochs, every half a minute at most, and gone on from where it is
             already there; remove it when the result is kept. Ctrl-C then waits for the end of the epoch and writes it;
             pressed again it does not wait. The result is that of a warm-up without interruption if
@@ -146,7 +147,7 @@ def warm_up(
     """
     if config is not None and not isinstance(config, WarmUpConfig):
         raise TypeError(f"Expected `config` to be a WarmUpConfig, but got {config!r}. Try WarmUpConfig(epochs=2).")
-    config, runtime = config or WarmUpConfig(), runtime or Runtime()
+    config, runtime = config or WarmUpConfig(), (runtime or Runtime()).fit_for(model)
     net = runtime.place(to_variational(model, config.sigma_ratio, unsupported=config.unsupported))
     prior = copy.deepcopy(net).requires_grad_(False).eval()
     net.requires_grad_(True)
@@ -203,12 +204,12 @@ def warm_up(
                     + (" of more than one image, which BatchNorm needs." if normalised else ".")
                 )
             report(step, steps, _finite(pending, step))
-            if not last:
+            if not last:  # after which the result itself is made and kept, whoever presses Ctrl-C
                 after_epoch(epoch + 1)
-    net.requires_grad_(False).eval()
-    reestimate_statistics(net, kept)
-    if path is not None:
-        save_warmed(net, path, config=asdict(config))
+        net.requires_grad_(False).eval()
+        reestimate_statistics(net, kept)
+        if path is not None:
+            save_warmed(net, path, config=asdict(config))
     return net
 
 
@@ -338,4 +339,6 @@ def _reporter(progress: Report | bool, steps: int) -> Iterator[Report]:
         console = Console()
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("Warm-up", total=steps or None)
-            yield lambda step, steps, loss: bar.update(task, completed=step, description=f"Warm-up, loss {loss:.3f}")
+            yield lambda step, steps, loss: bar.update(
+                task, completed=step, description="Warm-up" if math.isnan(loss) else f"Warm-up, loss {loss:.3f}"
+            )

@@ -119,13 +119,18 @@ def decimals(name: str, text: str) -> list[float]:
 
 
 @contextmanager
-def interruptions_told(advice: str = "") -> Iterator[None]:
-    """Print what a `KeyboardInterrupt` tells of work that was kept; on its own way out it would be lost."""
+def interruptions_told(advice: str = "", kept: str = "") -> Iterator[None]:
+    """Print what a `KeyboardInterrupt` tells of work that was kept; on its own way out it would be lost.
+
+    Args:
+        advice: To be added to it.
+        kept: To be printed in its place where it tells nothing.
+    """
     try:
         yield
     except KeyboardInterrupt as stop:
-        if stop.args:
-            typer.echo(f"{stop} {advice}".strip(), err=True)
+        if told := f"{stop} {advice}".strip() if stop.args else kept:
+            typer.echo(told, err=True)
         raise
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vcotta.cli.options import Device, decimals, numbers, show
+from vcotta.cli.options import Device, decimals, interruptions_told, numbers, show
 from vcotta.cli.places import check_out_folder
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def reproduce(
     )
     check_out_folder(out)
     device, run_by = _launcher(launcher, address, workers, device)
-    with display() as task:
+    with display() as task, interruptions_told(kept="Finished runs are kept: the same command goes on."):
         found = repeat(
             ENTRIES[name],
             asked,

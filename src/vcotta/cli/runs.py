@@ -126,7 +126,7 @@ def run(
 
     method, benchmark, runtime = known_method(method), find_benchmark(dataset), runtime_for(device, precision)
     options = parse_settings(settings, method)
-    known = None if source is None else find_source(source, benchmark.image_size)
+    known = None if source is None else find_source(source, benchmark)
     files = {"subset": subset, "list_file": list_file, "preprocess": preprocess, "legacy": legacy or None}
     config = configure(method, **{"dataset": benchmark.settings, **options})  # a mistake is told before any training
     check_folder(out, overwrite, resume)
@@ -245,7 +245,7 @@ def tune(
     }
     set_threads(dataset)
     checkpoint = out.with_name(out.name + ".tuning")
-    with display() as task:
+    with display() as task, interruptions_told(kept="Finished trials are kept: the same command goes on."):
         found = tune(benchmark, method, space, **on, trials=trials, task=task, checkpoint=checkpoint)
     write_trials(out, searched(benchmark, method, **on), found)
     checkpoint.unlink(missing_ok=True)

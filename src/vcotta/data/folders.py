@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,6 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from vcotta.corruptions import corrupt
-from vcotta.data.atomic_folder import replaced_folder
 from vcotta.data.image_files import to_rgb
 from vcotta.files import atomic_path
 
@@ -56,9 +56,14 @@ def corrupt_files(source: Path, out: Path, name: str, severity: int, seed: int =
         _corrupt_file(source, out, name, severity, seed)
         return 1
     targets = _targets(source)
-    with replaced_folder(out) as aside:
+    home = out if out.exists() else out.parent  # an empty folder may be one that cannot be moved
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".corrupting", dir=home) as temporary:
         for place, (target, path) in enumerate(targets.items()):
-            _corrupt_file(path, aside / target, name, severity, seed, place)
+            _corrupt_file(path, Path(temporary) / target, name, severity, seed, place)
+        out.mkdir(exist_ok=True)
+        for made in Path(temporary).iterdir():
+            made.rename(out / made.name)
     return len(targets)
 
 

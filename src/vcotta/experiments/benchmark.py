@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vcotta._messages import unknown_name
 from vcotta.bayes import WarmUpConfig
@@ -17,6 +18,7 @@ from vcotta.data.class_folders import class_folders
 from vcotta.data.digits import DIGITS_TRAINING, digits_network, load_digits
 from vcotta.data.image_files import ImageFiles
 from vcotta.data.prepared import load_source
+from vcotta.inputs import check_accepted
 from vcotta.models import build_network, load_weights
 from vcotta.training import TrainConfig
 
@@ -34,8 +36,8 @@ class Benchmark:
         classes: Number of classes, None where only the data itself tells.
         image_size: Side of its images, in pixels.
         training: How its source network is trained, None where that is not ours to do.
-        training_batch: Images in a batch of the training and the warm-up; methods that learn from source data have
-            batches of ``batch_size``.
+        training_batch: Images in a batch of the training and the warm-up; what else methods learn from source data
+            they learn in batches of ``batch_size``.
         warm_up: Settings of the warm-up.
         source_share: Share of the training images that are used, the first ones.
         settings: Name of the data set whose settings the methods use, one of `vcotta.methods.DATASETS`.
@@ -96,11 +98,11 @@ class Benchmark:
         count = max(1, round(self.source_share * len(data)))
         return replace(data, images=data.images[:count], labels=data.labels[:count])
 
-    def source(self, seed: int, device: str = "cpu") -> Batches:
-        """Return a shuffled loader over the training images, kept on the device."""
+    def source(self, seed: int, device: str = "cpu", batch_size: int | None = None) -> Batches:
+        """Return a shuffled loader over the training images, kept on the device, by default in batches to train on."""
         data = self.training_images()
         images, labels = np.asarray(data.images), data.labels
-        return batches(images, labels, self.training_batch, shuffle_seed=seed, device=device)
+        return batches(images, labels, batch_size or self.training_batch, shuffle_seed=seed, device=device)
 
     def build(self, network: str | None, weights: Path | None = None, *, seed: int = 0) -> nn.Module:
         """Make the benchmark's network, or another one, for its number of classes.
@@ -135,10 +137,8 @@ class Benchmark:
     @torch.no_grad()
     def _check_outputs(self, model: nn.Module, classes: int) -> None:
         """Show a network one image: what does not fit is told now, not after an hour of training."""
-        logits = model(torch.zeros(1, 3, self.image_size, self.image_size))
-        if not isinstance(logits, Tensor) or logits.shape != (1, classes):
-            found = type(logits).__name__ if not isinstance(logits, Tensor) else tuple(logits.shape)
-            outputs = found[1] if isinstance(found, tuple) and len(found) == 2 else found
+        outputs = check_accepted(model, torch.zeros(1, 3, self.image_size, self.image_size))
+        if outputs != classes:
             raise ValueError(
                 f"Expected a network with {classes} outputs, one for each class of {self.name}, but got {outputs}."
             )
@@ -209,21 +209,35 @@ def find_benchmark(name: str) -> Benchmark:
     return BENCHMARKS[name]
 
 
-def find_source(name: str, image_size: int = 224) -> Benchmark:
+def find_source(name: str, tested: Benchmark | None = None) -> Benchmark:
     """Return the benchmark whose images are source data: its training images, or all of a folder.
 
     Args:
         name: As for `find_benchmark`.
-        image_size: Side of the images of a folder whose name does not tell it.
+        tested: What the source is for: its size of images, if the folder's name does not tell it, of batches, its
+            warm-up and its classes are then the source's, too.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+        ValueError: The classes are others.
 
     Example:
-        >>> find_source("folder:pets", 32).image_size
-        32
+        >>> find_source("digits", find_benchmark("digits")).batch_size
+        50
     """
-    if not name.startswith("folder:"):
-        return find_benchmark(name)
-    folder, size = _folder_and_size(name, image_size)
-    return replace(find_benchmark(f"folder:{folder}@{size}"), is_source=True)
+    if name.startswith("folder:"):
+        folder, size = _folder_and_size(name, 224 if tested is None else tested.image_size)
+        name = f"folder:{folder}@{size}"
+    source = replace(find_benchmark(name), is_source=name.startswith("folder:"))
+    if tested is None:
+        return source
+    pairs = zip_longest(source.load("train").class_names, tested.load().class_names, fillvalue="nothing")
+    if odd := next(((here, there) for here, there in pairs if here != there), None):
+        raise ValueError(
+            f"Expected the source, {name}, to have the classes of {tested.name} in their order, but got {odd[0]} where "
+            f"{odd[1]} should be."
+        )
+    return replace(source, batch_size=tested.batch_size, warm_up=tested.warm_up)
 
 
 def _folder_and_size(name: str, usual: int = 224) -> tuple[Path, int]:

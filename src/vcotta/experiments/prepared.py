@@ -31,7 +31,7 @@ def prepare_adapter(adapter: Adapter, benchmark: Benchmark, seed: int = 0) -> No
     path = prepared_path(facts)
     if (prepared := _read(path, facts)) is None:
         path.parent.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is told before the work
-        adapter.prepare(benchmark.source(seed, adapter.runtime.device))
+        adapter.prepare(benchmark.source(seed, adapter.runtime.device, benchmark.batch_size))
         write_state(path, _KIND, {"facts": facts, "prepared": adapter.prepared})
     else:
         adapter.adopt(prepared)
@@ -50,7 +50,7 @@ def _facts(adapter: Adapter, benchmark: Benchmark, seed: int) -> dict[str, Any]:
         "config": asdict(adapter.config),
         "weights_sha256": weights_sha256(adapter.start),
         "data_sha256": benchmark.training_images().sha256(),
-        "batch_size": benchmark.training_batch,
+        "batch_size": benchmark.batch_size,
         "seeds": [seed, adapter.seed],
         "precision": adapter.runtime.precision,
         "vcotta": __version__,

@@ -165,13 +165,13 @@ def adapter_for(
 ) -> Adapter:
     """Build a method with the benchmark's settings and, on top of them, ``options``, ready for its first batch.
 
-    What it learns from source data, ``source`` or the benchmark's own training images, in batches of the test stream's
-    size, is kept in the cache folder for the next time, see `prepare_adapter`, unless they are few enough to do it on
-    the spot.
+    What it learns from source data, ``source`` or the benchmark's own training images, in batches of the benchmark's
+    ``batch_size``, is kept in the cache folder for the next time, see `prepare_adapter`, unless they are few enough to
+    do it on the spot.
     """
     settings = {"dataset": benchmark.settings, **options}
-    data = replace(source or benchmark, training_batch=benchmark.batch_size)
-    loader = data.source(seed) if data.trains_itself else None
+    data = source or benchmark
+    loader = data.source(seed, batch_size=data.batch_size) if data.trains_itself else None
     adapter = build_adapter(method, model, source=loader, seed=seed, runtime=runtime or Runtime(), **settings)
     if adapter.uses_source and loader is None:
         prepare_adapter(adapter, data, seed)

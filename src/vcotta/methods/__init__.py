@@ -202,7 +202,7 @@ def configure(name: str, **options: Any) -> Any:
     _check_names(method, options)
     if method is VCoTTA:
         return VCoTTAConfig.preset(presets.get("preset", "best"), dataset or "cifar10", **options)
-    return method.Config(**{**method.settings(dataset, options), **options})
+    return method.Config(**{**method.settings_for(dataset, options), **options})
 
 
 def _check_names(method: type[Adapter], options: Mapping[str, Any], others: Sequence[str] = ()) -> None:

@@ -133,7 +133,7 @@ class Adapter(Passes, ABC):
         self.reset()
 
     @classmethod
-    def settings(cls, dataset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    def settings_for(cls, dataset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a data set changes in the config's defaults: ``datasets``, unless that hangs on ``options``."""
         return dict(cls.datasets.get(dataset or "", {}))
 

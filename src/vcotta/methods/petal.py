@@ -142,11 +142,11 @@ class PETAL(ViewAveraging):
     }
 
     @classmethod
-    def settings(cls, dataset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    def settings_for(cls, dataset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a data set; CIFAR100-C's weight of the posterior is Fisher restoration's alone."""
-        found = super().settings(dataset, options)
+        found = super().settings_for(dataset, options)
         if dataset == "cifar100" and options.get("restoration") == "random":
-            found.pop("prior_weight")
+            found.pop("prior_weight", None)
         return found
 
     def setup(self, model: nn.Module) -> None:

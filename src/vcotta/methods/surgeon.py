@@ -96,9 +96,9 @@ class SURGEON(Adapter):
     datasets: ClassVar = {"cifar100": {"lr": 3e-4}, "imagenet": {"lr": 2e-4}, "digits": {"flip": False}}
 
     @classmethod
-    def settings(cls, dataset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    def settings_for(cls, dataset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a data set; all layers take a smaller step than normalisation alone."""
-        found = super().settings(dataset, options)
+        found = super().settings_for(dataset, options)
         if options.get("layers") == "all":
             found["lr"] = {"cifar100": 1e-5, "imagenet": 5e-6}.get(dataset or "", 2.2e-5)
         return found
