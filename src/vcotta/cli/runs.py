@@ -150,6 +150,8 @@ def run(
             files={key: value for key, value in files.items() if value is not None},
             device=runtime.device,
         )
+        if known is not None:
+            known.check_classes(stream.data.class_names)
         facts = {
             "dataset": dataset,
             "network": model or benchmark.network,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -82,21 +83,35 @@ class Benchmark:
             )
         return files
 
-    def training_images(self) -> ImageData:
-        """Return the training images, or say that there are none to train or warm up on."""
+    def _training_files(self) -> ImageData | ImageFiles:
+        """The training images where they are, or an error that says that there are none to train or warm up on."""
         data = self.load("train") if self.training is not None or self.is_source else None
-        if isinstance(data, ImageFiles):
-            data = data.read()
-        if not isinstance(data, ImageData):
+        if not isinstance(data, ImageData | ImageFiles):
             raise ValueError(
                 f"Expected training images, but {self.name} has none here. Name source images of yours, --source "
                 "folder:DIR with a folder for each class; or warm a network up on them for a variational method, "
                 "`vcotta warmup --dataset folder:DIR`, and give that as `weights`."
             )
+        return data
+
+    def training_images(self) -> ImageData:
+        """Return the training images, or say that there are none to train or warm up on."""
+        data = self._training_files()
+        if isinstance(data, ImageFiles):
+            data = data.read()
         if self.source_share == 1:
             return data
         count = max(1, round(self.source_share * len(data)))
         return replace(data, images=data.images[:count], labels=data.labels[:count])
+
+    def check_classes(self, names: Sequence[str]) -> None:
+        """Raise unless the training images have the classes that a stream has, in their order."""
+        pairs = zip_longest(self._training_files().class_names, names, fillvalue="nothing")
+        if odd := next(((here, there) for here, there in pairs if here != there), None):
+            raise ValueError(
+                f"Expected the source, {self.name}, to have the classes of the stream in their order, but got "
+                f"{odd[0]} where {odd[1]} should be."
+            )
 
     def source(self, seed: int, device: str = "cpu", batch_size: int | None = None) -> Batches:
         """Return a shuffled loader over the training images, kept on the device, by default in batches to train on."""
@@ -214,12 +229,8 @@ def find_source(name: str, tested: Benchmark | None = None) -> Benchmark:
 
     Args:
         name: As for `find_benchmark`.
-        tested: What the source is for: its size of images, if the folder's name does not tell it, of batches, its
-            warm-up and its classes are then the source's, too.
-
-    Raises:
-        FileNotFoundError: There is no such folder.
-        ValueError: The classes are others.
+        tested: What the source is for: its size of images, if the folder's name does not tell it, of batches, and its
+            warm-up are then the source's, too.
 
     Example:
         >>> find_source("digits", find_benchmark("digits")).batch_size
@@ -231,12 +242,6 @@ def find_source(name: str, tested: Benchmark | None = None) -> Benchmark:
     source = replace(find_benchmark(name), is_source=name.startswith("folder:"))
     if tested is None:
         return source
-    pairs = zip_longest(source.load("train").class_names, tested.load().class_names, fillvalue="nothing")
-    if odd := next(((here, there) for here, there in pairs if here != there), None):
-        raise ValueError(
-            f"Expected the source, {name}, to have the classes of {tested.name} in their order, but got {odd[0]} where "
-            f"{odd[1]} should be."
-        )
     return replace(source, batch_size=tested.batch_size, warm_up=tested.warm_up)
 
 
