@@ -8,6 +8,9 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
+from vcotta.corruptions import STANDARD
+from vcotta.experiments.paper_rows import BY_CORRUPTION, MEANS
+
 RESULTS = Path(__file__).parent / "results"
 # The layer that a public copy of RobustBench's `Standard`, cut off after 0.8 MB, holds four fifths of, and its size.
 PUBLISHED_LAYER = ("block1.layer.2.conv2", 0.0138)
@@ -35,6 +38,22 @@ def tent_again_text() -> str:
 def _listed(errors: list[float]) -> str:
     """Numbers in ascending order, as a sentence has them."""
     return _joined([f"{error:.1f}" for error in sorted(errors)])
+
+
+def decay_again_text() -> str:
+    """What a second network of the lower weight decay gives, as a sentence."""
+    found = []
+    for method in ("bn", "tent", "obao"):
+        first, second = (
+            json.loads((RESULTS / folder / method / "summary.json").read_text())["mean"]["error"]
+            for folder in ("cifar10c-decay", "cifar10c-decay-again")
+        )
+        found.append(f"{method.upper()} has {100 * second:.1f} instead of {100 * first:.1f} %")
+    cold = json.loads((RESULTS / "cifar10c-decay" / "rmt-cold" / "summary.json").read_text())["mean"]["error"]
+    return (
+        "A second network of 30 epochs and a decay of 1e-4, made by the same command with the same seed, differs: on "
+        f"it {', '.join(found)}. On the first, RMT without its warm-up has {100 * cold:.1f} %."
+    )
 
 
 def sizes_text() -> str:
@@ -72,6 +91,19 @@ def scaled_text(name: str, kind: str = "scale") -> str:
         lines.append(f"| {method}{given} | {' | '.join(found.get(scale, '-') for scale in scales)} |")
     told = f"Error % / NLL, {rows[0]['images']} images of each of the four extra corruptions at severities 3 to 5"
     return "\n".join([*lines, "", f"{told}; {rows[0]['hardware']} (`benchmarks/starts.py`)."])
+
+
+def obao_starts_text() -> str:
+    """OBAO on each of the fifteen corruptions, by the size of the weights it starts from, beside its published row."""
+    rows = json.loads((RESULTS / "obao-starts.json").read_text())
+    lines = [f"| | {' | '.join(n.replace('_', ' ') for n in STANDARD)} | mean |", "|:--" + "|--:" * 16 + "|"]
+    for row in rows:
+        scale = row["start"]["scale"]
+        cells = " | ".join(f"{error:.1f}" for error in (*row["errors"], row["error"]))
+        lines.append(f"| {'as it is' if scale == 1 else f'times {scale:g}'} | {cells} |")
+    published = (*BY_CORRUPTION["main"]["cifar10"]["obao"], MEANS["main"]["cifar10"]["obao"])
+    lines.append(f"| as published, 10000 images each | {' | '.join(map(str, published))} |")
+    return "\n".join([*lines, "", f"{rows[0]['images']} images each; {rows[0]['hardware']} (`benchmarks/starts.py`)."])
 
 
 def tca_forms_text() -> str:
@@ -149,6 +181,8 @@ def _joined(words: list[str]) -> str:
 
 STEP_SIZES: dict[str, Callable[[], str]] = {
     "tent-again": tent_again_text,
+    "decay-again": decay_again_text,
+    "obao-starts": obao_starts_text,
     "sizes": sizes_text,
     "scaled": functools.partial(scaled_text, "scaled-starts"),
     "scaled-norms": functools.partial(scaled_text, "scaled-norms", "norm_scale"),
