@@ -6,12 +6,12 @@ BIN := .venv/bin
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help demo test test-slow lint clean
+.PHONY: help demo test test-slow lint tables clean
 
-help:  ## say what can be made
+help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-demo: .venv/installed  ## train, warm up and adapt a small network on digits (about 2 minutes)
+demo: .venv/installed  ## train, warm up and adapt a small network on digits (about 2 minutes after the installation)
 	$(BIN)/vcotta demo --out demo
 
 test: .venv/installed  ## the test suite, without the slow tests
@@ -24,6 +24,9 @@ lint: .venv/installed  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+tables: .venv/installed  ## draw every table of README, docs and studies from the result files
+	$(BIN)/python -m studies.update
 
 clean:  ## remove the environment, caches and demo output
 	rm -rf .venv build demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""How long adaptation takes: every method on the fast path and on the plain one, beside what the hardware can do.
+"""Time of adaptation: every method on the fast path and on the plain one, beside what the hardware can do.
 
 What: seconds a corruption of 10 000 images, FLOP/s and their share of the measured ceiling (a bf16 product of random
 matrices, 8192 x 8192), peak memory, and the seconds of the first, untimed step, in which torch compiles.
@@ -6,8 +6,8 @@ How: random weights, and random images in [0, 1] that are on the device before t
 neither. A row is extrapolated from the median of ``--steps`` steps after ``--warm`` untimed ones, each timed with CUDA
 events around ``adapter(images)``. The fast path is ``Runtime(device)``: bf16, channels_last, compiled views. The plain
 path is float32 with none of these and with TF32 off; its share is of the bf16 ceiling too. Each row has the memory to
-itself, and its peak covers the first step. What torch compiled is forgotten between rows, but its cache on disk is not:
-a second run shows shorter first steps.
+itself, and its peak covers the first step. Compiled code is dropped between rows, but torch's cache on disk is not: a
+second run shows shorter first steps.
 
 FLOPs are those of torch's `FlopCounterMode`, two a multiply-add, for convolutions and matrix products alone. One eager
 forward of the plain network is counted; the rest follows from the passes of ``adapter.last``, a backward costing two
@@ -15,9 +15,9 @@ forwards. Two methods differ. VCoTTA's student looks at the image and at a view 
 both passes. TENT trains the normalisation layers alone, and a backward without the gradients of the other weights costs
 one forward.
 
-    python benchmarks/adapt.py --warmup --json adapt-benchmark.json
-    python benchmarks/adapt.py --methods cotta,vcotta-32 --steps 30
-    OMP_NUM_THREADS=1 python benchmarks/adapt.py --device cpu
+    python -m benchmarks.adapt --warmup --json benchmarks/results/adapt.json
+    python -m benchmarks.adapt --methods cotta,vcotta-32 --steps 30
+    OMP_NUM_THREADS=1 python -m benchmarks.adapt --device cpu
 
 On the CPU three ways are compared, with one thread and a small network: plain, channels_last (ch_last), and bf16 with
 channels_last. The seconds are those of 1 000 images; the ceiling is a float32 product, 1024 x 1024: bf16 may pass it.
@@ -40,7 +40,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from steps import (
+from benchmarks.steps import (
     ROTATED,
     Clock,
     Way,
@@ -56,8 +56,8 @@ from steps import (
     ways_to_compute,
 )
 from vcotta import Adapter, Runtime, WarmUpConfig, build_adapter, to_variational
+from vcotta._util.files import write_json
 from vcotta.bayes import warm_up
-from vcotta.files import write_json
 from vcotta.models import build_network
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -173,8 +173,8 @@ def measure_warm_up(way: Way, work: Work, batch: int, steps: int) -> dict[str, A
         (torch.rand(batch, 3, size, size, device=device), torch.randint(classes, (batch,), device=device))
         for _ in range(ROTATED)
     ]
-    # The first epoch looks at its data as well, which the host waits for; the others, timed here, do not. A step is
-    # reported at the end of the next one, and the last one right after the one before, so the last interval is none.
+    # The first epoch also checks its data, for which the host waits; the others, timed here, do not. A step is reported
+    # at the end of the next one, and the last one right after the one before, so the last interval is left out.
     loader = [data[index % ROTATED] for index in range(max(way.warm, steps) + 2)]
 
     with tf32(way.tf32):
@@ -235,25 +235,25 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--warm", type=int, help="untimed steps of every row (default 3 fast, 1 plain, 1 on the CPU)")
     parser.add_argument("--methods", default=",".join(METHODS), help=f"of {', '.join(METHODS)} (default all)")
     parser.add_argument("--warmup", action="store_true", help="measure the variational warm-up as well")
-    asked = parser.parse_args()
-    asked.methods = asked.methods.split(",")
-    if unknown := [name for name in asked.methods if name not in METHODS]:
+    options = parser.parse_args()
+    options.methods = options.methods.split(",")
+    if unknown := [name for name in options.methods if name not in METHODS]:
         parser.error(f"expected --methods to be of {', '.join(METHODS)}, but got {unknown[0]!r}")
-    if any(count is not None and count < 1 for count in (asked.steps, asked.warm, asked.batch_size)):
+    if any(count is not None and count < 1 for count in (options.steps, options.warm, options.batch_size)):
         parser.error("expected --steps, --warm and --batch-size to be at least 1")
-    return fill_common(asked)
+    return fill_common(options)
 
 
-def prepare(asked: argparse.Namespace) -> Work:
+def prepare(options: argparse.Namespace) -> Work:
     """Measure the ceiling, then make the network and the images."""
-    gpu = on_gpu(asked.device)
-    network = build_network(asked.network)
-    shape = (asked.batch_size, 3, asked.image_size, asked.image_size)
+    gpu = on_gpu(options.device)
+    network = build_network(options.network)
+    shape = (options.batch_size, 3, options.image_size, options.image_size)
     return Work(
         network=network,
-        batches=[torch.rand(shape, device=asked.device) for _ in range(ROTATED)],
-        flops_an_image=forward_flops(network, asked.image_size),
-        ceiling=ceiling(asked.device, *((8192, 50) if gpu else (1024, 5))),
+        batches=[torch.rand(shape, device=options.device) for _ in range(ROTATED)],
+        flops_an_image=forward_flops(network, options.image_size),
+        ceiling=ceiling(options.device, *((8192, 50) if gpu else (1024, 5))),
         images=10_000 if gpu else 1000,
     )
 
@@ -268,30 +268,30 @@ def print_warm_up(results: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main() -> None:
-    asked = arguments()
-    gpu = on_gpu(asked.device)
-    ways = ways_to_compute(asked.device, asked.warm, asked.steps)
+    options = arguments()
+    gpu = on_gpu(options.device)
+    ways = ways_to_compute(options.device, options.warm, options.steps)
     if gpu:
-        torch.cuda.set_device(torch.device(asked.device).index or 0)
+        torch.cuda.set_device(torch.device(options.device).index or 0)
     else:
         torch.set_num_threads(1)
-    setting = describe(asked, ways)
+    setting = describe(options, ways)
     for key, value in setting.items():
         print(f"{key}: {value}")
-    work = prepare(asked)
+    work = prepare(options)
     product = "8192^3, bf16" if gpu else "1024^3, float32"
     print(f"ceiling: {work.ceiling / 1e12:.3g} TFLOP/s ({product})")
     print(f"one forward: {work.flops_an_image / 1e9:.3g} GFLOP an image\n")
 
     rows = []
     print(header(ways, work.images), flush=True)
-    for name in asked.methods:
+    for name in options.methods:
         rows.append([measure(name, way, work) for way in ways])
         print(line(rows[-1]), flush=True)
-    warmed = [measure_warm_up(way, work, WARM_UP_BATCH, WARM_UP_STEPS) for way in ways] if asked.warmup else []
+    warmed = [measure_warm_up(way, work, WARM_UP_BATCH, WARM_UP_STEPS) for way in ways] if options.warmup else []
     if warmed:
         print_warm_up(warmed)
-    if asked.json:
+    if options.json:
         results = {
             "setting": setting | {"ways": {way.name: asdict(way) for way in ways}},
             "ceiling": {"product": product, "tflops": work.ceiling / 1e12},
@@ -300,7 +300,7 @@ def main() -> None:
             "rows": [asdict(row) for ways_of_one in rows for row in ways_of_one],
             "warm_up": warmed,
         }
-        write_json(asked.json, results)
+        write_json(options.json, results)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ photographs; ours uses them if they were fetched (`vcotta data fetch frost`), an
 The rival knows only the constants of ImageNet-C, whatever the image size. So ours is timed twice: with the constants of
 CIFAR-10-C, its default at this size, and with those of ImageNet-C (``table=224``), the same work as the rival's.
 
-    OMP_NUM_THREADS=1 python benchmarks/corruptions.py --json corruptions-benchmark.json
+    OMP_NUM_THREADS=1 python -m benchmarks.corruptions --json benchmarks/results/corruptions.json
 
 The rival is optional: python -m pip install imagecorruptions-imaug (best in an environment of its own).
 """
@@ -35,9 +35,9 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from steps import processor  # noqa: E402
+from benchmarks.steps import processor  # noqa: E402
+from vcotta._util.files import write_json  # noqa: E402
 from vcotta.corruptions import STANDARD, corrupt, frost_source  # noqa: E402
-from vcotta.files import write_json  # noqa: E402
 
 SEVERITY = 5
 

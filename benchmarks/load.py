@@ -1,15 +1,15 @@
-"""A server under load: valid and malformed requests, mixed, from several clients on the loopback address.
+"""Load on a server: valid and malformed requests, mixed, from several clients on the loopback address.
 
 What: requests by kind and status, wrong answers, seconds to an answer (median, 99th percentile) of valid requests, and
 the server's memory at the start, at its highest and at the end.
 How: `vcotta serve` in a process of its own, with the digits' bundle (``vcotta bundle --out digits.bundle``), one torch
-thread and the default limits but for the body (1 MiB), so that too much is sent soon. Each client is a thread that
-sends its next request when the last is answered; about half are valid: image files or an array, 1 to 50 digits, clean
-or corrupted, the corruption changing as time goes. The others are broken in one of the ways of `BROKEN`, each with the
+thread and the default limits, except 1 MiB for the body, so that requests soon exceed it. Each client is a thread that
+sends its next request when the last is answered. About half are valid: image files or an array, 1 to 50 digits, clean
+or corrupted, with another corruption every 30 s. The others are broken in one of the ways of `BROKEN`, each with the
 status that it must get; some hang up in the middle. Every valid answer is checked: one prediction an image, labels
 in range, probabilities in [0, 1] that sum to 1, the label the most probable one. Clients and server share the machine.
 
-    OMP_NUM_THREADS=1 python benchmarks/load.py --bundle digits.bundle --minutes 10 --json docs/results/load.json
+    OMP_NUM_THREADS=1 python -m benchmarks.load --bundle digits.bundle --minutes 10 --json benchmarks/results/load.json
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ import torch
 from PIL import Image
 
 import vcotta
-from vcotta.data.digits import load_digits
-from vcotta.files import write_json
+from vcotta._util.files import write_json
+from vcotta.data import load_digits
 
 BODY = 2**20
 WEATHER = ("none", "gaussian_noise", "fog", "motion_blur", "contrast", "jpeg_compression", "brightness", "pixelate")
@@ -57,7 +57,7 @@ Sent = tuple[str, Headers, bytes]
 
 @dataclass
 class Tally:
-    """What came back; written by all clients, under the lock."""
+    """Counts of the answers; all clients write it, under the lock."""
 
     statuses: Counter[tuple[str, int]] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
@@ -186,12 +186,12 @@ BROKEN: dict[str, tuple[int, Callable[[np.ndarray, random.Random], Sent]]] = {
 
 
 def client(port: int, maker: Maker, tally: Tally, end: float, started: float) -> None:
-    """Send one request after another until the time is over; a client that breaks down counts as a wrong answer."""
+    """Send one request after another until the time is over; a client that fails counts as a wrong answer."""
     try:
         send_all(port, maker, tally, end, started)
     except Exception as error:
         with tally.lock:
-            tally.wrong.append(f"a client broke down: {error!r}")
+            tally.wrong.append(f"a client failed: {error!r}")
 
 
 def send_all(port: int, maker: Maker, tally: Tally, end: float, started: float) -> None:
@@ -257,16 +257,16 @@ def judge(tally: Tally, sent: Sent, labels: np.ndarray, status: int, body: bytes
 
 
 def mistake(found: dict[str, Any], count: int, adapted: bool) -> str | None:
-    """What is wrong with an answer, None if nothing is."""
+    """Return what is wrong with an answer, or None."""
     predictions = found["predictions"]
     if len(predictions) != count:
         return f"{len(predictions)} predictions for {count} images"
     if found["batch"]["adapted"] != adapted or found["batch"]["images"] < count:
-        return f"an odd batch: {found['batch']}"
+        return f"wrong batch: {found['batch']}"
     for p in predictions:
         values = p["probabilities"]
         if len(values) != 10 or not all(0 <= v <= 1 for v in values) or abs(sum(values) - 1) > 1e-4:
-            return f"probabilities that are none: {values}"
+            return f"not probabilities: {values}"
         if p["label"] not in range(10) or p["name"] != str(p["label"]) or values[p["label"]] < max(values) - 1e-5:
             return f"a label that is not the most probable one: {p}"
     return None
@@ -357,7 +357,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="File for the results.")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     setting = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, shared by server and clients",
@@ -368,10 +368,10 @@ def main() -> None:
         },
         "corruptions": f"{', '.join(WEATHER)} at severity {SEVERITY}, each for 30 s",
     }
-    results = setting | load(asked.bundle, asked.minutes, asked.clients, asked.seed)
+    results = setting | load(options.bundle, options.minutes, options.clients, options.seed)
     print(json.dumps(results, indent=2))
-    if asked.json:
-        write_json(asked.json, results)
+    if options.json:
+        write_json(options.json, results)
     if results["wrong_answers"] or results["server_errors"] or results["exit_code"]:
         sys.exit(1)
 

@@ -1,18 +1,17 @@
-"""What a method costs beyond its passes: the time of a step beside that of its forward and backward passes alone.
+"""Time of a method's step beside that of its forward and backward passes alone.
 
 What: for every method the milliseconds of a step, those of its passes, and their ratio. A ratio of 1 is a method that
-does nothing but run networks; views, losses, filters, optimiser and averages are what comes on top.
+does nothing but run networks; views, losses, filters, optimiser and averages come on top.
 How: random weights and images, so thresholds may select other samples than on real data. ``--steps`` steps are timed
-after ``--warm`` untimed ones. Then the passes of as many further steps are recorded as they are made (network, images,
-statistics, compiled or not, how often a backward went through), which keeps their images and may slow a timed step
-down, and timed with nothing between them, forward and backward, to the parameters that the method trains there. By CUDA
-events on a GPU; the median step, and the median of a step's passes. A method that looks again at the images it selects
-has another number of them every time, and a number not seen before is slow, probably as cuDNN plans for it: the median
-leaves such steps out, the mean that the file keeps beside it does not. Every method has its settings for CIFAR-10 and
-is prepared on two batches.
+after ``--warm`` untimed ones. Then as many further steps are recorded pass by pass (network, images, statistics,
+compiled or not, number of backwards), and each pass is repeated and timed with nothing in between, forward and backward
+to the parameters that the method trains. CUDA events on a GPU; the median step and the median of a step's passes. A
+method that makes a second pass on the images it selects has another number of them in every step, and a number not seen
+before is slow, probably because cuDNN plans for it: the median leaves such steps out, the mean in the file does not.
+Every method has its settings for CIFAR-10 and is prepared on two batches.
 
-    python benchmarks/passes.py --json docs/results/passes.json
-    OMP_NUM_THREADS=1 python benchmarks/passes.py --device cpu --methods tent,sar
+    python -m benchmarks.passes --json benchmarks/results/passes.json
+    OMP_NUM_THREADS=1 python -m benchmarks.passes --device cpu --methods tent,sar
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from steps import ROTATED, add_common, describe, fill_common, free, step_times, ways_to_compute
+from benchmarks.steps import ROTATED, add_common, describe, fill_common, free, step_times, ways_to_compute
 from vcotta import Runtime, build_adapter, list_methods, to_variational
-from vcotta.batch_norm import batch_norms, use_batch_statistics
-from vcotta.files import write_json
+from vcotta._util.files import write_json
 from vcotta.models import build_network
+from vcotta.nn.batch_norm import batch_norms, use_batch_statistics
 
 
 @dataclass
@@ -46,11 +45,11 @@ class Pass:
     backwards: int = 0
 
     def count(self, gradient: Tensor) -> None:
-        """Be told that a backward came by."""
+        """Count a backward that went through this pass."""
         self.backwards += 1
 
     def again(self, runtime: Runtime) -> None:
-        """Make it once more, with as many backwards."""
+        """Repeat the pass, with as many backwards."""
         use_batch_statistics(self.net, self.batch_statistics, self.views)
         with torch.set_grad_enabled(self.backwards > 0):
             logits = runtime.forward(self.net, self.images, compiled=self.compiled)
@@ -74,7 +73,7 @@ class Row:
 
 @contextmanager
 def recorded(made: list[Pass]) -> Iterator[None]:
-    """Add the passes that are made within the block to a list."""
+    """Append the passes made within the block to a list."""
     forward = Runtime.forward
 
     def record(self: Runtime, net: nn.Module, images: Tensor, *, compiled: bool = False) -> Tensor:
@@ -96,7 +95,7 @@ def recorded(made: list[Pass]) -> Iterator[None]:
 
 
 def _watch(output: Tensor, one: Pass) -> None:
-    """Every gradient of a pass comes by its first normalisation layer, which all methods train."""
+    """Watch the first normalisation layer: every gradient of a pass goes through it, as all methods train it."""
     if output.requires_grad:
         output.register_hook(one.count)
 
@@ -144,23 +143,23 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    asked = arguments(given)
-    way = ways_to_compute(asked.device, asked.warm, asked.steps)[0]
-    setting: dict[str, Any] = describe(asked, [way])
+    options = arguments(given)
+    way = ways_to_compute(options.device, options.warm, options.steps)[0]
+    setting: dict[str, Any] = describe(options, [way])
     print("\n".join(f"{key}: {value}" for key, value in setting.items()))
-    network, shape = build_network(asked.network), (asked.batch_size, 3, asked.image_size, asked.image_size)
-    batches = [torch.rand(shape, device=asked.device) for _ in range(ROTATED)]
+    network, shape = build_network(options.network), (options.batch_size, 3, options.image_size, options.image_size)
+    batches = [torch.rand(shape, device=options.device) for _ in range(ROTATED)]
     print(f"\n{'method':12}{'fwd':>5}{'bwd':>5}{'step ms':>10}{'passes ms':>11}{'ratio':>7}")
     rows = []
-    for method in asked.methods.split(","):
-        rows.append(measure(method, network, batches, way.runtime, asked.warm, asked.steps))
+    for method in options.methods.split(","):
+        rows.append(measure(method, network, batches, way.runtime, options.warm, options.steps))
         print(
             "{method:12}{forwards:5}{backwards:5}{step_ms:10.1f}{passes_ms:11.1f}{ratio:7.2f}".format(
                 **asdict(rows[-1])
             )
         )
-        if asked.json:
-            write_json(asked.json, {"setting": setting, "rows": [asdict(row) for row in rows]})
+        if options.json:
+            write_json(options.json, {"setting": setting, "rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the benchmarks of steps share: ways to compute, the clock, the memory, and what they are told and tell."""
+"""Shared by the benchmarks of steps: ways to compute, clock, memory, command-line options and settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 
 from vcotta import Runtime, __version__
 
-ROTATED = 4  # batches of images that take turns
+ROTATED = 4  # number of batches of images used in turn
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def ways_to_compute(device: str, warm: int | None = None, steps: int | None = No
 
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
-    """Leave torch's settings of TF32 alone, or switch it off while the block lasts."""
+    """Keep torch's TF32 settings, or switch TF32 off within the block."""
     places = (torch.backends.cudnn, torch.backends.cuda.matmul)
     before = [place.allow_tf32 for place in places]
     try:
@@ -73,7 +73,7 @@ def synchronise(device: str) -> None:
 
 
 def free(device: str) -> None:
-    """Give back what the last row left, so that the next one has the memory to itself."""
+    """Free what the last row used, so that the next row has the memory to itself."""
     if on_gpu(device):
         torch.compiler.reset()
     gc.collect()
@@ -87,14 +87,14 @@ def peak_gib(device: str) -> float | None:
 
 
 class Clock:
-    """Stamps along the work of a device, and the seconds between them; a GPU is not waited for until they are read."""
+    """Measures the seconds between stamps along a device's work; it waits for a GPU only when they are read."""
 
     def __init__(self, device: str) -> None:
         self.device = device
         self._stamps: list[Any] = []
 
     def stamp(self) -> None:
-        """Remember this moment of the device's work."""
+        """Record this moment of the device's work."""
         if on_gpu(self.device):
             self._stamps.append(torch.cuda.Event(enable_timing=True))
             self._stamps[-1].record()
@@ -119,7 +119,7 @@ def step_times(step: Callable[[int], object], count: int, device: str) -> list[f
 
 
 def processor() -> str:
-    """Return the CPU's model, where the system tells."""
+    """Return the CPU's model, where the system knows it."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         for text in info.read_text().splitlines():
@@ -128,27 +128,27 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def describe(asked: argparse.Namespace, ways: Sequence[Way]) -> dict[str, Any]:
+def describe(options: argparse.Namespace, ways: Sequence[Way]) -> dict[str, Any]:
     """Return hardware, versions and settings."""
-    gpu = on_gpu(asked.device)
+    gpu = on_gpu(options.device)
     return {
-        "hardware": torch.cuda.get_device_name(asked.device) if gpu else processor(),
+        "hardware": torch.cuda.get_device_name(options.device) if gpu else processor(),
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda if gpu else None,
         "cudnn": torch.backends.cudnn.version() if gpu else None,
         "vcotta": __version__,
-        "device": asked.device,
+        "device": options.device,
         "threads": torch.get_num_threads(),
         "timed steps": {way.name: way.steps for way in ways},
         "untimed steps": {way.name: way.warm for way in ways},
-        "network": asked.network,
-        "image_size": asked.image_size,
-        "batch_size": asked.batch_size,
+        "network": options.network,
+        "image_size": options.image_size,
+        "batch_size": options.batch_size,
     }
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """Add what every benchmark of steps is told."""
+    """Add the options that every benchmark of steps has."""
     here = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=here, help="cuda, cuda:1 or cpu (default: a GPU where there is one)")
     parser.add_argument("--network", help="a name for build_network (default wrn-28-10, on the CPU wrn-16-1)")
@@ -157,8 +157,8 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, help="write the results to this file")
 
 
-def fill_common(asked: argparse.Namespace) -> argparse.Namespace:
-    """Choose network and batch for the device where they were left open."""
-    asked.network = asked.network or ("wrn-28-10" if on_gpu(asked.device) else "wrn-16-1")
-    asked.batch_size = asked.batch_size or (200 if on_gpu(asked.device) else 50)
-    return asked
+def fill_common(options: argparse.Namespace) -> argparse.Namespace:
+    """Fill in the network and the batch size for the device where none was given."""
+    options.network = options.network or ("wrn-28-10" if on_gpu(options.device) else "wrn-16-1")
+    options.batch_size = options.batch_size or (200 if on_gpu(options.device) else 50)
+    return options

@@ -1,13 +1,12 @@
-"""A step of training with AugMix: what groups cost by the way they are computed, and AugMix by how much it mixes.
+"""Time of a training step with AugMix: grouped convolutions computed three ways, and AugMix for one or eight batches.
 
 What: the milliseconds of a training step of a ResNeXt-29 4x32d (forward, loss, backward, SGD) with its grouped
-convolutions as they are, as they are but with kernels that cuDNN chose by trying them, and as the dense ones that
-`vcotta.training.train` makes of them on a GPU; and those of AugMix for one batch and for the eight that it is given at
-once.
+convolutions as they are, as they are but with kernels that cuDNN chose by trying them, and as the dense convolutions
+that `vcotta.training.train` makes of them on a GPU; and the milliseconds of AugMix for one batch and for eight at once.
 How: random weights and images, 256 of them, three forms of each in a step. Compiled on a GPU. The median of ``--steps``
 steps after ``--warm`` untimed ones, by CUDA events on a GPU.
 
-    python benchmarks/train_step.py --json docs/results/train-step.json
+    python -m benchmarks.train_step --json benchmarks/results/train-step.json
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from typing import Any
 
 import torch
 
-from steps import on_gpu, processor, step_times
+from benchmarks.steps import on_gpu, processor, step_times
 from vcotta import Runtime
-from vcotta.dense_groups import dense_groups
-from vcotta.files import write_json
+from vcotta._util.files import write_json
 from vcotta.models import build_network
-from vcotta.training import _TOGETHER, TrainConfig, _augmented, _loss
+from vcotta.nn.runtime import dense_groups
+from vcotta.training.trainer import _TOGETHER, TrainConfig, _augmented, _loss
 
 CONFIG = TrainConfig(epochs=1, lr=0.01, shift=4, flip=True, augmix=True)
 CLASSES = 100
@@ -50,7 +49,7 @@ def training_step(runtime: Runtime, network: str, batches: list[tuple[torch.Tens
 
 @contextmanager
 def kernels_tried(tried: bool) -> Iterator[None]:
-    """Let cuDNN choose its kernels by trying them, or not, while the block lasts."""
+    """Let cuDNN choose its kernels by trying them, or not, within the block."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = tried
     try:
@@ -59,18 +58,19 @@ def kernels_tried(tried: bool) -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the rows of the table."""
-    runtime = Runtime(asked.device)
+    runtime = Runtime(options.device)
     given = [
-        (torch.rand(asked.batch_size, 3, 32, 32), torch.randint(CLASSES, (asked.batch_size,))) for _ in range(_TOGETHER)
+        (torch.rand(options.batch_size, 3, 32, 32), torch.randint(CLASSES, (options.batch_size,)))
+        for _ in range(_TOGETHER)
     ]
-    given = [(runtime.place_images(images), labels.to(asked.device)) for images, labels in given]
+    given = [(runtime.place_images(images), labels.to(options.device)) for images, labels in given]
 
     def timed(work: Callable[[int], object]) -> float:
-        for k in range(asked.warm):
+        for k in range(options.warm):
             work(k)
-        return 1000 * median(step_times(work, asked.steps, asked.device))
+        return 1000 * median(step_times(work, options.steps, options.device))
 
     rows = []
     for what, dense, tried in (
@@ -78,7 +78,7 @@ def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
         ("groups as they are, kernels tried", False, True),
         ("groups as dense convolutions", True, False),
     ):
-        step = training_step(runtime, asked.network, list(_augmented(given, CONFIG, runtime)))
+        step = training_step(runtime, options.network, list(_augmented(given, CONFIG, runtime)))
         with kernels_tried(tried):
             rows.append({"what": what, "ms": timed(lambda k, step=step, dense=dense: step(k, dense))})
         print(rows[-1], flush=True)
@@ -97,17 +97,17 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--warm", type=int, default=4, help="untimed steps")
     parser.add_argument("--steps", type=int, default=20, help="timed steps")
     parser.add_argument("--json", type=Path, help="write the results to this file")
-    asked = parser.parse_args(given)
+    options = parser.parse_args(given)
     setting = {
-        "hardware": torch.cuda.get_device_name(asked.device) if on_gpu(asked.device) else processor(),
+        "hardware": torch.cuda.get_device_name(options.device) if on_gpu(options.device) else processor(),
         "torch": str(torch.__version__),
-        "network": asked.network,
-        "batch_size": asked.batch_size,
-        "timing": f"median of {asked.steps} steps",
+        "network": options.network,
+        "batch_size": options.batch_size,
+        "timing": f"median of {options.steps} steps",
     }
-    rows = measure(asked)
-    if asked.json:
-        write_json(asked.json, {"setting": setting, "rows": rows})
+    rows = measure(options)
+    if options.json:
+        write_json(options.json, {"setting": setting, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A camera that drops its pictures into a folder: label each one, and adapt to the view as it changes.
 
-New files are taken in the order of their names, a batch at a time, and one line a file is printed: its name, the class
-and how sure the network is. After each batch the adapter is saved, so that a camera that was switched off goes on as if
-nothing had happened.
+New files are read in the order of their names, a batch at a time, and one line a file is printed: its name, the class
+and the confidence. After each batch the adapter is saved, so that the script continues where it was
+stopped.
 
     python examples/camera.py foggy-day --demo        # make a folder with digits in fog, and watch it
     python examples/camera.py pictures --weights warmed.safetensors --model resnet-50 --size 224 --classes names.txt
@@ -23,19 +23,18 @@ from pathlib import Path
 
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 import vcotta
-from vcotta.data.digits import load_digits
-from vcotta.data.image_files import FilePixels, image_suffixes
-from vcotta.files import write_json
+from vcotta.bayes import load_warmed
+from vcotta.data import Batches, FilePixels, batches, image_suffixes, load_digits
 from vcotta.models import build_network
 
 STATE, SEEN = "adapter.vcotta", "seen.json"
 
 
 def new_pictures(folder: Path, seen: set[str]) -> list[str]:
-    """Names of the pictures that have not been looked at yet, in order."""
+    """Return the names of new pictures, in order."""
     found = (path.name for path in folder.iterdir() if path.suffix.lower() in image_suffixes())
     return sorted(name for name in found if not name.startswith(".") and name not in seen)
 
@@ -43,7 +42,7 @@ def new_pictures(folder: Path, seen: set[str]) -> list[str]:
 def watch(
     folder: Path, seen: set[str], batch_size: int, size: int, patience: float
 ) -> Iterator[tuple[list[str], Tensor]]:
-    """Yield the names and pixels of new pictures, a batch at a time; fewer when none came for a while, then end."""
+    """Yield the names and pixels of new pictures, a batch at a time; fewer if none came for a while, then stop."""
     waited = 0.0
     while True:
         names = new_pictures(folder, seen)
@@ -92,26 +91,38 @@ def remember(adapter: vcotta.Adapter, seen: set[str], state: Path) -> None:
     """Keep adapter and names together: the second file names the first, so a kill in between leaves the old pair."""
     path = state / f"{len(seen)}-{STATE}"
     vcotta.save(adapter, path)
-    write_json(state / SEEN, {"names": sorted(seen), "adapter": path.name})
+    aside = state / f"{SEEN}.new"
+    aside.write_text(json.dumps({"names": sorted(seen), "adapter": path.name}))
+    aside.replace(state / SEEN)
     for old in set(state.glob(f"*-{STATE}")) - {path}:
         old.unlink()
 
 
 def foggy_day(folder: Path, count: int = 96) -> tuple[list[str], Callable[[], vcotta.Adapter]]:
     """Fill a folder with digits in ever thicker fog, and return their classes and an adapter that knows digits."""
-    from vcotta.experiments.benchmark import BENCHMARKS
-    from vcotta.experiments.setup import adapter_for, start_network
-
     folder.mkdir(parents=True, exist_ok=True)
-    data = load_digits()[1]
+    train_data, data = load_digits()
     for place in range(count):
         severity = 1 + 5 * place // count
         pixels = vcotta.corrupt(data.images[place : place + 1], "fog", severity, seed=place)[0]
         aside = folder / f".{place:04d}.png"
         Image.fromarray(pixels).save(aside)
         aside.rename(folder / f"{place:04d}.png")
-    net = start_network(BENCHMARKS["digits"], "vcotta")
-    return list(data.class_names), lambda: adapter_for(BENCHMARKS["digits"], "vcotta", net, views=4)
+    torch.manual_seed(0)
+    source = batches(train_data.images, train_data.labels, 50, shuffle_seed=0)
+    net = vcotta.warm_up(trained(build_network("wrn-10-1", 10), source), source, vcotta.WarmUpConfig(flip=False))
+    return list(data.class_names), partial(vcotta.build_adapter, "vcotta", net, dataset="digits", views=4)
+
+
+def trained(net: nn.Module, source: Batches, epochs: int = 8) -> nn.Module:
+    """Train a network on source images, as you would without vcotta."""
+    optimizer = torch.optim.Adam(net.train().parameters(), 3e-3)
+    for _ in range(epochs):
+        for images, labels in source:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(images), labels).backward()
+            optimizer.step()
+    return net.eval()
 
 
 def main(arguments: Sequence[str] | None = None) -> list[tuple[str, str, float]]:
@@ -135,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> list[tuple[str, str, float]]
         parser.error("--weights and --classes are needed, or --demo")
     else:
         class_names = [name for name in asked.classes.read_text(encoding="utf-8").splitlines() if name]
-        net = vcotta.load_warmed(build_network(asked.model, len(class_names)), asked.weights)
+        net = load_warmed(build_network(asked.model, len(class_names)), asked.weights)
         make = partial(vcotta.build_adapter, "vcotta", net)
     return follow(
         asked.folder,

@@ -1,4 +1,4 @@
-"""Send images to a `vcotta serve` and print what it says; the standard library is enough.
+"""Send images to `vcotta serve` and print its predictions; the standard library is enough.
 
 vcotta bundle --out digits.bundle
 head -c 24 /dev/urandom | base64 > token && chmod 600 token
@@ -35,7 +35,7 @@ def form(files: list[Path]) -> tuple[str, bytes]:
 
 
 def predict(server: str, files: list[Path], token: str | None, look: bool = False, tries: int = 5) -> dict[str, Any]:
-    """Return the server's answer; where too much is waiting (429), try again in a moment."""
+    """Return the server's answer; if its queue is full (429), try again in a moment."""
     kind, body = form(files)
     headers = {"Content-Type": kind} | ({"Authorization": f"Bearer {token}"} if token else {})
     address = f"{server.rstrip('/')}/v1/predict?adapt={'false' if look else 'true'}"
@@ -55,7 +55,7 @@ def predict(server: str, files: list[Path], token: str | None, look: bool = Fals
 
 
 def why(error: urllib.error.HTTPError) -> str:
-    """Return what a server of vcotta says of a refusal, or what the status means where it is no such server."""
+    """Return the reason that the server gives, or the meaning of the status if it is no server of vcotta."""
     try:
         return str(json.load(error)["detail"])
     except (ValueError, KeyError, TypeError):
@@ -73,10 +73,10 @@ def main() -> None:
     try:
         token = asked.token_file.read_text().strip() if asked.token_file else None
         answer = predict(asked.server, asked.images, token, asked.look)
-    except OSError as error:  # of a file: what goes wrong with the server is told by `predict`
+    except OSError as error:  # of a file; `predict` reports the server's errors
         sys.exit(f"Expected a file that can be read, but got {error.filename}: {error.strerror}.")
-    for file, told in zip(asked.images, answer["predictions"], strict=True):
-        print(f"{file}: {told['name']} ({told['probability']:.1%}, entropy {told['entropy']:.2f})")
+    for file, found in zip(asked.images, answer["predictions"], strict=True):
+        print(f"{file}: {found['name']} ({found['probability']:.1%}, entropy {found['entropy']:.2f})")
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import vcotta
-from vcotta.data import Batches, batches
-from vcotta.data.digits import load_digits
+from vcotta.data import Batches, batches, load_digits
 
 
 class SmallNet(nn.Module):
@@ -66,14 +65,15 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     net = SmallNet()
     train(net, source, asked.epochs)
 
-    stream = vcotta.ContinualStream(  # CHANGE: anything that yields images; here with labels, to measure the error
-        test_data, ("fog", "shot_noise", "contrast"), severity=4, batch_size=50, limit=asked.limit
+    # CHANGE: anything that yields images; here with labels, to measure the error
+    stream = vcotta.make_stream(
+        "continual", test_data, ("fog", "shot_noise", "contrast"), severity=4, batch_size=50, limit=asked.limit
     )
     errors = {}
     for method in dict.fromkeys(("source", "bn", asked.method)):
         # CHANGE: digits must not be mirrored, most photographs may; 32 views are the usual number
         options = {"flip": False, "views": 8}
-        known = {name: value for name, value in options.items() if hasattr(vcotta.methods.configure(method), name)}
+        known = {name: value for name, value in options.items() if hasattr(vcotta.configure(method), name)}
         adapter = vcotta.build_adapter(method, net, source=source, **known)
         wrong = seen = 0
         for batch in stream.batches():

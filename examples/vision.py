@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 import vcotta
-from vcotta.data.class_folders import class_folders
+from vcotta.data import class_folders
 from vcotta.models import build_network
 
 

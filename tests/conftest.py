@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta import cli
-from vcotta.runs import Run
+from vcotta.runs.run import Run
 
 torch.set_num_threads(1)
 
@@ -45,10 +45,10 @@ def _norm(kind: str, width: int) -> nn.Module:
 
 
 @pytest.fixture
-def usual_ctrl_c() -> Iterator[None]:
-    """Ctrl-C as a terminal has it; a shell starts what runs in its background with Ctrl-C ignored."""
+def press_ctrl_c() -> Iterator[Callable[[], None]]:
+    """A function that presses Ctrl-C, with Python's usual handler: under ``nohup`` a process starts without it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
+    yield lambda: signal.raise_signal(signal.SIGINT)
     signal.signal(signal.SIGINT, before)
 
 

@@ -21,11 +21,11 @@ from torch import nn
 
 from vcotta import WarmUpConfig, build_adapter, corrupt, list_methods, run_stream, warm_up
 from vcotta.corruptions import EXTRA, STANDARD
-from vcotta.data import batches
-from vcotta.data.digits import digits_network, load_digits
-from vcotta.protocols import PROTOCOLS
-from vcotta.streams import make_stream
-from vcotta.training import TrainConfig, train
+from vcotta.data import batches, load_digits
+from vcotta.models.wide_resnet import digits_network
+from vcotta.streams.protocols import PROTOCOLS
+from vcotta.streams.stream import make_stream
+from vcotta.training.trainer import TrainConfig, train
 
 PINS = Path(__file__).parent / "fixtures" / "pinned.json"
 

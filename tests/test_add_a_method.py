@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 import types
@@ -13,9 +12,10 @@ import pytest
 import torch
 
 import vcotta
-from vcotta.report.find import find_runs
+from vcotta.methods import registry
+from vcotta.report.groups import find_runs
 
-from .methods import promises, test_contract
+from .methods import contract, promises
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "docs" / "add-a-method.md").read_text(), re.S)
 NAME = "pseudo-label"
@@ -29,12 +29,10 @@ def added(tiny, monkeypatch) -> dict[str, Any]:
     monkeypatch.setitem(sys.modules, "added", module)
     names = vars(module)
     names.update(vcotta=vcotta, model=tiny(classes=10))
+    monkeypatch.setattr(registry, "REGISTERED", dict(registry.REGISTERED))
     exec(method, names)
-    # Running a package's doctests makes pytest import it anew: there may then be two tables, and the page fills one.
-    for known in (vcotta.methods.METHODS, vcotta.build_adapter.__globals__["METHODS"]):
-        monkeypatch.setitem(known, NAME, names["PseudoLabel"])
     exec(register, names)
-    monkeypatch.setitem(test_contract.PROMISES, NAME, eval(f"{{{promise}}}", vars(promises))[NAME])
+    names["promise"] = eval(f"{{{promise}}}", vars(promises))[NAME]
     assert names["adapter"].config == names["PseudoLabelConfig"](rate=0.2)
     return names
 
@@ -61,30 +59,19 @@ def test_registered_it_is_listed_and_configured_by_name() -> None:
 
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
 @pytest.mark.filterwarnings("ignore:TinyNet has no normalisation layer")
-def test_its_outputs_are_log_probabilities(norm, tiny, images) -> None:
-    test_contract.test_outputs_are_log_probabilities_for_any_network_and_image_size(NAME, norm, (8, 14), tiny, images)
+def test_its_outputs_are_log_probabilities(norm, added, tiny, images) -> None:
+    contract.check_outputs(contract.Subject(NAME, added["promise"], tiny, images), norm, (8, 14))
 
 
-def inherited() -> list[str]:
-    """The common tests that every method like this one has to pass, by name alone."""
-    found = []
-    for key, test in vars(test_contract).items():
-        marks = [mark.args for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
-        if len(marks) == 1 and marks[0][0] == "name" and "tent" in marks[0][1]:
-            found.append(key)
-    return found
+@pytest.mark.parametrize("claimed", contract.claims_of("tent", promises.PROMISES["tent"]))
+def test_it_keeps_the_contract(claimed, added, tiny, images) -> None:
+    check, _ = contract.CLAIMS[claimed]
+    check(contract.Subject(NAME, added["promise"], tiny, images))
 
 
-@pytest.mark.parametrize("test", inherited())
-def test_it_keeps_what_every_method_promises(test, tiny, images, monkeypatch) -> None:
-    monkeypatch.setattr(test_contract, "TRAINED", [*test_contract.TRAINED, NAME])
-    claim, fixtures = getattr(test_contract, test), {"tiny": tiny, "images": images}
-    claim(NAME, **{key: fixtures[key] for key in inspect.signature(claim).parameters if key != "name"})
-
-
-@pytest.mark.parametrize("case", test_contract.BAD)
-def test_it_refuses_bad_input(case, tiny, images) -> None:
-    test_contract.test_bad_input_is_refused_before_any_state_changes(NAME, case, tiny, images)
+@pytest.mark.parametrize("case", contract.BAD_INPUT)
+def test_it_refuses_bad_input(case, added, tiny, images) -> None:
+    contract.check_bad_input(contract.Subject(NAME, added["promise"], tiny, images), case)
 
 
 def test_nothing_sure_means_no_step(tiny, images) -> None:

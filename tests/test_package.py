@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
 import sysconfig
@@ -16,8 +18,62 @@ import vcotta
 ROOT = Path(__file__).parents[1]
 
 
-def test_every_public_name_is_there() -> None:
-    assert all(hasattr(vcotta, name) for name in vcotta.__all__)
+PUBLIC = {
+    "Adapter",
+    "build_adapter",
+    "configure",
+    "register_method",
+    "list_methods",
+    "Guard",
+    "Runtime",
+    "Prediction",
+    "save",
+    "load",
+    "warm_up",
+    "WarmUpConfig",
+    "to_variational",
+    "to_point",
+    "sampling",
+    "corrupt",
+    "list_corruptions",
+    "make_stream",
+    "Batch",
+    "run_stream",
+    "Run",
+    "__version__",
+    "methods",
+    "models",
+    "data",
+    "metrics",
+}
+
+
+def test_the_public_names_are_these_and_all_are_there() -> None:
+    assert set(vcotta.__all__) == PUBLIC
+    assert all(getattr(vcotta, name) is not None for name in PUBLIC)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        vcotta.nothing  # noqa: B018
+
+
+def test_names_are_loaded_when_first_used_so_that_the_command_starts_without_torch() -> None:
+    code = "import sys, vcotta, vcotta.cli; print('torch' in sys.modules); vcotta.Run; print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["False", "True"]
+
+
+PAGES = [ROOT / "docs" / "add-a-method.md", *sorted((ROOT / "examples").glob("*.py"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_and_the_page_about_adding_a_method_import_only_what_is_public(page) -> None:
+    text = page.read_text(encoding="utf-8")
+    imports = re.findall(r"^\s*from (vcotta[\w.]*) import ([\w, ]+)$", text, re.M)
+    inner = {module for module, _ in imports if module.count(".") > 1 or "._" in module}
+    assert not inner
+    for module, names in imports:
+        assert {name.strip() for name in names.split(",")} <= set(importlib.import_module(module).__all__)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.S)) if page.suffix == ".md" else text
+    assert set(re.findall(r"\bvcotta\.(\w+)", re.sub(r"from vcotta[\w.]*", "", code))) <= PUBLIC
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +91,7 @@ def wheel(tmp_path_factory) -> Path:
 def test_the_wheel_holds_the_typed_package_and_nothing_else(wheel) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "vcotta/py.typed" in names
+    assert {"vcotta/report/templates/base.html.j2", "vcotta/report/templates/style.css"} <= set(names)
     assert "vcotta/corruptions/__init__.py" in names
     assert not [name for name in names if not name.startswith(("vcotta/", "vcotta-"))]
     assert sum(info.file_size for info in zipfile.ZipFile(wheel).infolist()) < 2_000_000

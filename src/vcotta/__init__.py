@@ -9,72 +9,82 @@ Example:
     torch.Size([8, 10])
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from vcotta._version import __version__
-from vcotta.bayes import (
-    WarmUpConfig,
-    kl_divergence,
-    load_warmed,
-    sampling,
-    save_warmed,
-    to_point,
-    to_variational,
-    warm_up,
-)
-from vcotta.checkpoint import load, save
-from vcotta.corruptions import corrupt
-from vcotta.evaluate import run_stream
-from vcotta.guard import Guard
-from vcotta.methods import (
-    BN,
-    TENT,
-    Adapter,
-    BNConfig,
-    CoTTA,
-    CoTTAConfig,
-    Source,
-    SourceConfig,
-    TENTConfig,
-    VCoTTA,
-    VCoTTAConfig,
-    build_adapter,
-    list_methods,
-)
-from vcotta.prediction import Prediction
-from vcotta.runs import Run
-from vcotta.runtime import Runtime
-from vcotta.streams import Batch, ContinualStream
+
+if TYPE_CHECKING:
+    from vcotta import data, methods, models
+    from vcotta.bayes import WarmUpConfig, sampling, to_point, to_variational, warm_up
+    from vcotta.corruptions import corrupt, list_corruptions
+    from vcotta.methods import (
+        Adapter,
+        Guard,
+        Prediction,
+        build_adapter,
+        configure,
+        list_methods,
+        load,
+        register_method,
+        save,
+    )
+    from vcotta.nn.runtime import Runtime
+    from vcotta.runs import Run, metrics, run_stream
+    from vcotta.streams import Batch, make_stream
 
 __all__ = [
-    "BN",
-    "TENT",
     "Adapter",
-    "BNConfig",
     "Batch",
-    "CoTTA",
-    "CoTTAConfig",
-    "ContinualStream",
     "Guard",
     "Prediction",
     "Run",
     "Runtime",
-    "Source",
-    "SourceConfig",
-    "TENTConfig",
-    "VCoTTA",
-    "VCoTTAConfig",
     "WarmUpConfig",
     "__version__",
     "build_adapter",
+    "configure",
     "corrupt",
-    "kl_divergence",
+    "data",
+    "list_corruptions",
     "list_methods",
     "load",
-    "load_warmed",
+    "make_stream",
+    "methods",
+    "metrics",
+    "models",
+    "register_method",
     "run_stream",
     "sampling",
     "save",
-    "save_warmed",
     "to_point",
     "to_variational",
     "warm_up",
 ]
+
+_MODULES = ("vcotta.data", "vcotta.methods", "vcotta.models", "vcotta.runs.metrics")
+_NAMES = {
+    "vcotta.bayes": ("WarmUpConfig", "sampling", "to_point", "to_variational", "warm_up"),
+    "vcotta.corruptions": ("corrupt", "list_corruptions"),
+    "vcotta.methods": ("Adapter", "Guard", "Prediction", "build_adapter", "configure", "list_methods", "load", "save"),
+    "vcotta.methods.registry": ("register_method",),
+    "vcotta.nn.runtime": ("Runtime",),
+    "vcotta.runs": ("Run", "run_stream"),
+    "vcotta.streams": ("Batch", "make_stream"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: `vcotta --help` then starts without torch."""
+    if module := next((module for module in _MODULES if module.rpartition(".")[2] == name), None):
+        found: Any = import_module(module)
+    elif home := next((home for home, names in _NAMES.items() if name in names), None):
+        found = getattr(import_module(home), name)
+    else:
+        raise AttributeError(f"module 'vcotta' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -150,7 +150,7 @@ def test_weights_that_are_not_finite_are_named(tiny) -> None:
 
 
 def test_wrong_arguments_are_refused(tiny) -> None:
-    with pytest.raises(ValueError, match="variational already"):
+    with pytest.raises(ValueError, match="got a variational one"):
         to_variational(to_variational(tiny()))
     for ratio in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="sigma_ratio"):

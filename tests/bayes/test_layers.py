@@ -12,11 +12,11 @@ from vcotta.bayes import (
     VariationalConv1d,
     VariationalConv2d,
     VariationalLinear,
-    layers,
     sampling,
     to_variational,
     variational_layers,
 )
+from vcotta.nn.sharing import Sharing, use_sharing
 
 LAYERS = [
     (nn.Linear(6, 5), torch.rand(3, 6)),
@@ -117,12 +117,21 @@ def test_a_vanishing_sigma_gives_the_plain_network(mode: str, seed: int) -> None
         assert torch.allclose(net(x), plain(x), atol=1e-4)
 
 
-def test_the_gradients_of_a_draw_are_those_of_its_formula(monkeypatch) -> None:
+class Drawn(Sharing):
+    """Noise that is given."""
+
+    def __init__(self, noise: torch.Tensor) -> None:
+        self.noise = noise
+
+    def noise_like(self, x: torch.Tensor) -> torch.Tensor:
+        return self.noise.clone()
+
+
+def test_the_gradients_of_a_draw_are_those_of_its_formula() -> None:
     layer = VariationalConv2d(2, 3, 3, sigma=0.2).double()
     x, noise = torch.rand(4, 2, 5, 5, dtype=torch.float64, requires_grad=True), torch.randn(4, 3, 3, 3).double()
-    monkeypatch.setattr(layers, "noise_like", lambda tensor: noise.clone())
     inputs = [x, *layer.parameters()]
-    with sampling(layer):
+    with sampling(layer), use_sharing(Drawn(noise)):
         drawn = torch.autograd.grad(layer(x).square().sum(), inputs)
     variances = F.softplus(layer.weight_rho).square(), F.softplus(layer.bias_rho).square()
     expected = F.conv2d(x, layer.weight, layer.bias) + F.conv2d(x.square(), *variances).sqrt() * noise

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-import signal
+import math
+import threading
 from typing import ClassVar
 
 import pytest
@@ -8,10 +9,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from vcotta import Runtime, WarmUpConfig, epoch_state, kl_divergence, load_warmed, save_warmed, to_variational, warm_up
-from vcotta.bayes import is_variational, sampling, variational_parameters
+from vcotta import Runtime, WarmUpConfig, to_variational, warm_up
+from vcotta._util.tensorfile import read_state
+from vcotta.bayes import is_variational, kl_divergence, load_warmed, sampling, save_warmed, variational_parameters
 from vcotta.data import batches
-from vcotta.state_files import read_state
+from vcotta.nn import epoch_state
+from vcotta.nn.rng import OwnRng
 
 
 @pytest.fixture
@@ -172,14 +175,14 @@ def dropping() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)).train()
 
 
-def test_a_warm_up_does_not_go_on_with_other_data(tiny, source, tmp_path, monkeypatch) -> None:
+def test_a_warm_up_is_not_resumed_with_other_data(tiny, source, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(epoch_state, "_PAUSE", 0.0)
     config, path = WarmUpConfig(epochs=2), tmp_path / "warming"
     x, y = (torch.cat(parts) for parts in zip(*source, strict=True))
     kind = "a loader of its own order"
     warm_up(tiny(), LOADERS[kind](x, y), config, progress=False, checkpoint=path)
     for other in ((x.flip(0), y), (x, y.flip(0))):
-        with pytest.raises(ValueError, match=r"other data: its images, labels or batches are others\. Move it away"):
+        with pytest.raises(ValueError, match=r"other data: its images, labels or batch size differ\. Move it away"):
             warm_up(tiny(), LOADERS[kind](*other), config, progress=False, checkpoint=path)
     with pytest.raises(ValueError, match="batches is 5 there and 3 here"):
         warm_up(tiny(), LOADERS[kind](x[:50], y[:50]), config, progress=False, checkpoint=path)
@@ -195,25 +198,25 @@ def test_a_model_in_train_mode_is_tried_without_its_noise_and_may_begin_with_one
     assert steps == [1]
 
 
-def test_ctrl_c_in_a_warm_up_waits_for_the_end_of_the_epoch_and_keeps_it(tiny, source, tmp_path) -> None:
+def test_ctrl_c_in_a_warm_up_waits_for_the_end_of_the_epoch_and_keeps_it(tiny, source, tmp_path, press_ctrl_c) -> None:
     config, path = WarmUpConfig(epochs=3), tmp_path / "warming"
 
     def press(step, steps, loss):
         if step == 1:
-            signal.raise_signal(signal.SIGINT)
+            press_ctrl_c()
 
-    with pytest.raises(KeyboardInterrupt, match="1 of 3 epochs are kept"):
+    with pytest.raises(KeyboardInterrupt, match="1 of 3 epochs are saved"):
         warm_up(tiny(), source, config, progress=press, checkpoint=path)
     resumed, whole = warm_up(tiny(), source, config, progress=False, checkpoint=path), warm_up(tiny(), source, config)
     assert all(torch.equal(value, whole.state_dict()[key]) for key, value in resumed.state_dict().items())
 
 
-def test_ctrl_c_in_the_last_epoch_of_a_warm_up_waits_for_its_result(tiny, source, tmp_path) -> None:
+def test_ctrl_c_in_the_last_epoch_of_a_warm_up_waits_for_its_result(tiny, source, tmp_path, press_ctrl_c) -> None:
     path, checkpoint = tmp_path / "warm.safetensors", tmp_path / "warming"
 
     def press(step, steps, loss):
         if step == 1:
-            signal.raise_signal(signal.SIGINT)
+            press_ctrl_c()
 
     with pytest.raises(KeyboardInterrupt):
         warm_up(tiny(), source, WarmUpConfig(epochs=1), path=path, progress=press, checkpoint=checkpoint)
@@ -244,7 +247,7 @@ def test_foreign_truncated_and_mismatched_files_are_refused(tiny, tmp_path) -> N
     path = tmp_path / "net.safetensors"
     save_warmed(to_variational(tiny()), path)
     with pytest.raises(
-        ValueError, match=r"not one of this TinyNet: .* has shape \(4, \d+\) there and \(9, \d+\) in the network\.$"
+        ValueError, match=r"a warmed TinyNet in .* has shape \(4, \d+\) there and \(9, \d+\) in the network\."
     ):
         load_warmed(tiny(classes=9), path)
     whole = path.read_bytes()
@@ -271,7 +274,7 @@ def test_wrong_settings_and_loaders_are_refused(tiny, source) -> None:
             WarmUpConfig(**wrong)
     with pytest.raises(ValueError, match="source_size"):
         warm_up(tiny(), iter(source), WarmUpConfig(epochs=1, kl_weight=None), progress=False)
-    with pytest.raises(ValueError, match="runs dry"):
+    with pytest.raises(ValueError, match="empty after one pass"):
         warm_up(tiny(), iter(source), WarmUpConfig(epochs=2, source_size=96), progress=False)
     with pytest.raises(ValueError, match="none in epoch 1"):
         warm_up(tiny(), [], WarmUpConfig(source_size=1), progress=False)
@@ -283,7 +286,7 @@ BAD = {
     "labels out of range": (lambda x, y: (x, y + 4), ValueError, "0 to 3"),
     "other channels": (lambda x, y: (x[:, :1], y), ValueError, "does not take images of shape"),
     "float labels": (lambda x, y: (x, y.float()), TypeError, "whole numbers"),
-    "labels of another length": (lambda x, y: (x, y[:5]), ValueError, "one an image"),
+    "labels of another length": (lambda x, y: (x, y[:5]), ValueError, "one per image"),
 }
 
 
@@ -364,3 +367,42 @@ def test_the_divergence_is_weighed_by_the_source_or_by_the_weights(tiny, source)
     assert moved(0.01 * weights / 96) > printed > moved(100 * weights / 96)
     with pytest.raises(ValueError, match="kl_weight"):
         WarmUpConfig(kl_weight=-1.0)
+
+
+class Huge(nn.Module):
+    """Logits that float64 can hold and float32 cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(192, 4)
+
+    def forward(self, x):
+        return 1e60 * self.fc(x.flatten(1))
+
+
+def test_the_loss_is_computed_in_float64_if_asked_for(source) -> None:
+    losses: list[float] = []
+    config = WarmUpConfig(epochs=1, lr=0.0)
+    warm_up(Huge(), source, config, runtime=Runtime(precision="fp64"), progress=lambda *told: losses.append(told[2]))
+    assert losses
+    assert all(1e50 < loss < math.inf for loss in losses)
+
+
+def test_another_thread_has_its_turn_between_two_steps_of_a_warm_up(tiny, source) -> None:
+    rng, turns = OwnRng(3), []
+
+    def turn(step: int, steps: int, loss: float) -> None:
+        thread = threading.Thread(target=lambda: turns.append(_draw(rng)), daemon=True)
+        thread.start()
+        thread.join(timeout=5)
+        assert len(turns) == step
+
+    expected = warm_up(tiny(), source, WarmUpConfig(epochs=2), progress=False).state_dict()
+    found = warm_up(tiny(), source, WarmUpConfig(epochs=2), progress=turn).state_dict()
+    assert len(turns) == 12
+    assert all(torch.equal(value, found[name]) for name, value in expected.items())
+
+
+def _draw(rng: OwnRng) -> float:
+    with rng.scope():
+        return torch.rand(()).item()

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
+import importlib
+from types import ModuleType
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def script(request, monkeypatch):
+def script(request) -> ModuleType:
     """The script a test file is named after."""
-    name = request.path.stem.removeprefix("test_")
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)  # dataclasses look their module up
-    monkeypatch.syspath_prepend(str(FOLDER))  # a script may use another
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module(f"benchmarks.{request.path.stem.removeprefix('test_')}")

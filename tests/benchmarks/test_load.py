@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from vcotta.serve.bundle import Preprocess
-from vcotta.serve.decode import decode_npy
-from vcotta.serve.limits import Limits, RefusedError
+from vcotta.serve.requests import Limits, RefusedError, decode_npy
 
 
 @pytest.fixture

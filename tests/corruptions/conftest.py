@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from vcotta.corruptions import textures
+from vcotta.corruptions import frost as textures
 
 Pixels = NDArray[np.uint8]
 

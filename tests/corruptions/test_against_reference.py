@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vcotta.corruptions import corrupt
-from vcotta.corruptions.registry import REGISTRY
+from vcotta.corruptions.api import REGISTRY
 from vcotta.corruptions.severity import EXTRA, STANDARD, constants
 
 DETERMINISTIC = sorted(name for name, corruption in REGISTRY.items() if corruption.draw is None)

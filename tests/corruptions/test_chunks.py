@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vcotta.corruptions import EXTRA, STANDARD, api, corrupt
-from vcotta.corruptions.registry import REGISTRY
+from vcotta.corruptions import EXTRA, STANDARD, corrupt
+from vcotta.corruptions.api import REGISTRY
 
 NAMES = (*STANDARD, *EXTRA)
 RANDOM = [name for name in NAMES if REGISTRY[name].draw]
@@ -32,11 +32,9 @@ def test_any_chunking_gives_the_same_pixels(smooth, name, data):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_internal_chunks_do_not_show(smooth, name, monkeypatch):
-    images = smooth(7)
-    whole = corrupt(images, name, 4, 1)
-    monkeypatch.setattr(api, "_CHUNK_VALUES", {"cpu": 2 * 32 * 32 * 3, "other": 1})
-    np.testing.assert_array_equal(whole, corrupt(images, name, 4, 1))
+def test_the_pieces_in_which_a_batch_is_computed_do_not_show(smooth, name):
+    images = smooth(90)  # the first piece has 85 images of this size
+    np.testing.assert_array_equal(corrupt(images, name, 4, 1)[80:], corrupt(images[80:], name, 4, 1, offset=80))
 
 
 @settings(max_examples=80, deadline=None)
@@ -123,3 +121,18 @@ def test_gpu_tensor_stays_on_the_gpu_and_any_chunking_gives_the_same_pixels(smoo
         whole = corrupt(images, name, 5, 2)
         assert whole.device == images.device
         assert torch.equal(whole[4:], corrupt(images[4:], name, 5, 2, offset=4)), name
+
+
+@pytest.mark.parametrize("name", [*STANDARD, *EXTRA])
+def test_images_in_any_order_get_the_pixels_of_the_whole(name) -> None:
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (90, 32, 32, 3), dtype=np.uint8))
+    whole, indices = corrupt(images, name, 4, seed=5, table=224), np.random.default_rng(1).permutation(90)
+    assert torch.equal(corrupt(images[indices], name, 4, seed=5, offset=indices, table=224), whole[indices])
+
+
+@pytest.mark.parametrize(
+    "offset", [np.zeros(3, np.int64), np.zeros((2, 1), np.int64), np.zeros(2), np.array([0, -1]), np.array([0, 2**62])]
+)
+def test_indices_that_are_not_one_for_each_image_are_refused(offset) -> None:
+    with pytest.raises(ValueError, match="`offset` to be"):
+        corrupt(np.zeros((2, 32, 32, 3), np.uint8), "fog", 1, offset=offset)

@@ -19,7 +19,7 @@ IMAGES = np.zeros((2, 8, 8, 3), dtype=np.uint8)
         (torch.zeros(2, 8, 8, 3), TypeError, r"dtype uint8, but got torch.float32"),
         (IMAGES[0], ValueError, r"shape \(N, H, W, 3\), but got \(8, 8, 3\). Use images\[None\]"),
         (IMAGES[..., :1], ValueError, "Repeat a grey channel"),
-        (np.zeros((2, 3, 8, 8), dtype=np.uint8), ValueError, "Channels come last"),
+        (np.zeros((2, 3, 8, 8), dtype=np.uint8), ValueError, "Move the channels last"),
         (IMAGES[:0], ValueError, "at least one pixel, but got shape"),
         (IMAGES[:, :0], ValueError, "at least one pixel"),
     ],
@@ -56,7 +56,7 @@ def test_number_that_is_no_integer_is_refused(argument, value):
 
 @pytest.mark.parametrize("argument", ["seed", "offset"])
 def test_negative_counter_is_refused(argument):
-    with pytest.raises(ValueError, match=f"Expected `{argument}` to be 0 or more, but got -1"):
+    with pytest.raises(ValueError, match=f"Expected `{argument}` to be at least 0, but got -1"):
         corrupt(IMAGES, "fog", 1, **{argument: -1})
 
 
@@ -86,3 +86,12 @@ def test_table_is_the_nearest_in_ratio(side, table):
 def test_given_table_overrides_the_size():
     mild, strong = (corrupt(np.full_like(IMAGES, 100), "gaussian_noise", 5, table=t) for t in (32, 224))
     assert strong.std() > 2 * mild.std()
+
+
+def test_unknown_textures_are_refused_instead_of_taken_for_procedural_ones():
+    with pytest.raises(ValueError, match="Did you mean 'photographs'"):
+        corrupt(np.zeros((1, 32, 32, 3), np.uint8), "frost", 5, textures="photograph")
+
+
+def test_the_usual_severity_is_5():
+    assert np.array_equal(corrupt(IMAGES, "fog"), corrupt(IMAGES, "fog", 5))

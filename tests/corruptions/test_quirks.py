@@ -98,8 +98,8 @@ def test_snow_adds_its_flakes_twice_once_turned():
 
 
 def test_frost_weights_may_saturate():
-    assert frost(grey(250), grey(200), 1.0, 0.3, 0.2).unique().tolist() == [255]
-    assert frost(grey(100), grey(33), 0.85, 0.4, 0.2).unique().tolist() == [98]  # 98.2
+    assert frost(grey(250), grey(200), 1.0, 0.3, 0.2, "procedural").unique().tolist() == [255]
+    assert frost(grey(100), grey(33), 0.85, 0.4, 0.2, "procedural").unique().tolist() == [98]  # 98.2
 
 
 def test_fog_noise_amplitude_is_the_square_of_its_range():

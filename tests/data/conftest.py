@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vcotta.data.cifar_facts import CIFAR, NPM_ARCHIVE, File
+from vcotta.data.cifar import CIFAR, NPM_ARCHIVE, File
 
 PER_FILE = 4
 
@@ -123,7 +123,7 @@ def save_image() -> Callable[..., Path]:
     def save(path: Path, size: tuple[int, int] = (224, 224), seed: int = 0) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-        # the format is told by the contents, so that PNG under a JPEG's name keeps every pixel
+        # Pillow reads the format from the content, so PNG under a JPEG's name keeps every pixel
         Image.fromarray(pixels).resize(size, Image.Resampling.NEAREST).save(path, "PNG")
         return path
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits as sklearn_digits
 
-from vcotta.data import ImageData, batches, to_tensor
-from vcotta.data.digits import digits_network, load_digits
+from vcotta.data import ImageData, batches, load_digits, to_tensor
+from vcotta.models.wide_resnet import digits_network
 
 
 @pytest.fixture(scope="module")
@@ -93,5 +93,5 @@ def test_wrong_data_is_refused():
         ImageData(images, labels + 1, ("a",), "x")
     with pytest.raises(ValueError, match="`batch_size` to be at least 1"):
         batches(images, labels, 0)
-    with pytest.raises(ValueError, match="one label an image"):
+    with pytest.raises(ValueError, match="a label for each image"):
         batches(images, labels[:1], 1)

@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from vcotta.data.image_files import FilePixels, ImageFiles
-from vcotta.streams import ContinualStream
+from vcotta.streams import make_stream
 
 
 def read(path):
@@ -73,7 +73,7 @@ def test_unreadable_and_missing_files_are_named(tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"a.png to be an image, but it cannot be read"):
         FilePixels(tmp_path, ("a.png",), preprocess="none")[:]
-    with pytest.raises(FileNotFoundError, match=r"Expected an image .*b.png"):
+    with pytest.raises(FileNotFoundError, match=r"Expected .*b.png to be an image, but there is no such file"):
         FilePixels(tmp_path, ("b.png",), preprocess="none")[:]
     with pytest.raises(ValueError, match=r"a\.png to be an image"):
         FilePixels(tmp_path, ("a.png",))
@@ -94,8 +94,8 @@ def test_wrong_settings_are_named(tmp_path):
 def test_a_stream_takes_files_as_it_takes_arrays(save_image, tmp_path):
     files = tuple(save_image(tmp_path / f"{number}.png", (32, 32), number).name for number in range(5))
     data = ImageFiles(FilePixels(tmp_path, files, 32, "none"), np.arange(5) % 2, ("a", "b"), "mine")
-    lazy = ContinualStream(data, ("shot_noise", "fog"), batch_size=2)
-    eager = ContinualStream(data.read(), ("shot_noise", "fog"), batch_size=2)
+    lazy = make_stream("continual", data, ("shot_noise", "fog"), batch_size=2)
+    eager = make_stream("continual", data.read(), ("shot_noise", "fog"), batch_size=2)
     for one, other in zip(lazy, eager, strict=True):
         assert one.images.equal(other.images)
         assert one.labels.equal(other.labels)

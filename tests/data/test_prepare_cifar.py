@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vcotta.data import prepare as module
-from vcotta.data.cifar_facts import CIFAR, NPM_ARCHIVE
-from vcotta.data.prepare import prepare
-from vcotta.data.prepared import available, load, prepared_dir
+from vcotta.data import prepared as module
+from vcotta.data.cifar import CIFAR, NPM_ARCHIVE
+from vcotta.data.prepared import available, load_prepared, prepare, prepared_dir
 
 TRAIN = [f"data_batch_{number}" for number in range(1, 6)]
 
@@ -20,7 +19,7 @@ def test_every_form_of_cifar10_gives_the_same_prepared_data(tiny_cifar, tmp_path
     tiny = tiny_cifar("cifar10")
     tiny.put(tmp_path / "root", form)
     assert prepare("cifar10", tmp_path / "root") == prepared_dir("cifar10")
-    train, test = load("cifar10", "train"), load("cifar10", "test")
+    train, test = load_prepared("cifar10", "train"), load_prepared("cifar10", "test")
     assert np.array_equal(train.images, tiny.images(*TRAIN))
     assert np.array_equal(test.images, tiny.images("test_batch"))
     assert train.labels.tolist() == [label for stem in TRAIN for label in tiny.records[stem][:, 0]]
@@ -35,7 +34,7 @@ def test_cifar100_uses_fine_labels(tiny_cifar, tmp_path, form):
     tiny = tiny_cifar("cifar100")
     tiny.put(tmp_path, form)
     prepare("cifar100", tmp_path)
-    test = load("cifar100")
+    test = load_prepared("cifar100")
     assert test.labels.tolist() == tiny.records["test"][:, 1].tolist()
     assert np.array_equal(test.images, tiny.images("test"))
     assert len(test.class_names) == 100
@@ -45,7 +44,7 @@ def test_cifar100_uses_fine_labels(tiny_cifar, tmp_path, form):
 @pytest.mark.parametrize("form", ["binary", "python", "binary.tar", "python.tar", "npm"])
 def test_the_archive_or_folder_itself_may_be_given(tiny_cifar, tmp_path, form):
     prepare("cifar10", tiny_cifar().put(tmp_path, form))
-    assert len(load("cifar10", "train")) == 20
+    assert len(load_prepared("cifar10", "train")) == 20
 
 
 def test_data_that_are_not_official_are_refused_unless_allowed(tiny_cifar, tmp_path):
@@ -84,7 +83,7 @@ def test_truncated_archive_is_refused_and_nothing_stored(tiny_cifar, tmp_path, f
     path = tiny_cifar().put(tmp_path, form)
     contents = path.read_bytes()
     path.write_bytes(contents[: int(len(contents) * kept)])
-    with pytest.raises(ValueError, match=r"to be a whole tar archive, but it is truncated .* download it again"):
+    with pytest.raises(ValueError, match=r"to be a complete tar archive, but it is truncated .* download it again"):
         prepare("cifar10", tmp_path)
     assert available() == []
     assert not prepared_dir("cifar10").exists()
@@ -94,7 +93,7 @@ def test_truncated_file_of_a_folder_is_refused(tiny_cifar, tmp_path):
     folder = tiny_cifar().put(tmp_path, "binary")
     whole = (folder / "data_batch_2.bin").read_bytes()
     (folder / "data_batch_2.bin").write_bytes(whole[:-10])
-    with pytest.raises(ValueError, match=r"data_batch_2.bin to be whole records of 3073 bytes, but got 12282"):
+    with pytest.raises(ValueError, match=r"data_batch_2.bin to be complete records of 3073 bytes, but got 12282"):
         prepare("cifar10", tmp_path, verify=False)
     (folder / "data_batch_2.bin").write_bytes(whole[:3073])
     with pytest.raises(ValueError, match="data_batch_2 of cifar10 to hold 4 images, but got 1"):

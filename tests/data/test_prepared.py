@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from vcotta.data import to_tensor
-from vcotta.data.prepare import prepare
-from vcotta.data.prepared import available, load, load_source, prepared_dir, write_prepared
-from vcotta.streams import ContinualStream
+from vcotta.data.prepared import available, load_prepared, prepare, prepared_dir, write_prepared
+from vcotta.streams import make_stream
 
 META = {"format": 1, "name": "squares", "class_names": ["a", "b"], "official": True, "note": "", "licence": "none"}
 
@@ -26,7 +25,7 @@ def full_disk(*_, **__):
 
 def test_loaded_arrays_are_mapped_not_copied(tmp_path):
     folder = write_prepared(prepared_dir("squares"), squares(), META)
-    data = load("squares")
+    data = load_prepared("squares")
     assert isinstance(data.images, np.memmap)
     assert isinstance(data.labels, np.memmap)
     assert Path(data.images.filename) == folder / "test_images.npy"
@@ -38,16 +37,19 @@ def test_loaded_arrays_are_mapped_not_copied(tmp_path):
 def test_loading_is_instant_however_large_the_data():
     write_prepared(prepared_dir("squares"), squares(10_000), META)
     start = time.perf_counter()
-    load("squares")
+    load_prepared("squares")
     assert time.perf_counter() - start < 0.2
 
 
 def test_mapped_images_make_the_same_stream_as_images_in_memory():
     write_prepared(prepared_dir("squares"), squares(), META)
-    stream = ContinualStream(load("squares"), ("gaussian_noise",), batch_size=4)
-    told = stream.describe()
-    assert told["data"]["sha256"] == available()[0].where.joinpath("meta.json").read_text().split('"sha256": "')[1][:64]
-    assert told["pixels"] == "generated"
+    stream = make_stream("continual", load_prepared("squares"), ("gaussian_noise",), batch_size=4)
+    described = stream.describe()
+    assert (
+        described["data"]["sha256"]
+        == available()[0].where.joinpath("meta.json").read_text().split('"sha256": "')[1][:64]
+    )
+    assert described["pixels"] == "generated"
     assert [len(batch.labels) for batch in stream] == [4, 2]
 
 
@@ -77,9 +79,9 @@ def test_failed_second_preparation_keeps_the_first(monkeypatch):
         patch.setattr(Path, "replace", replace)
         with pytest.raises(OSError, match="No space left"):
             write_prepared(prepared_dir("squares"), squares(3), META)
-    assert len(load("squares")) == 6
+    assert len(load_prepared("squares")) == 6
     write_prepared(prepared_dir("squares"), squares(3), META)
-    assert len(load("squares")) == 3
+    assert len(load_prepared("squares")) == 3
     assert [path.name for path in prepared_dir("").iterdir()] == ["squares"]
 
 
@@ -87,7 +89,7 @@ def test_killed_preparation_leaves_nothing_under_the_name():
     (prepared_dir("") / ".squares.abc" / "new").mkdir(parents=True)
     assert available() == []
     with pytest.raises(FileNotFoundError, match=r"squares to be prepared .* Run `vcotta data prepare squares --root"):
-        load("squares")
+        load_prepared("squares")
 
 
 def test_damage_is_found_by_the_hash():
@@ -101,8 +103,8 @@ def test_damage_is_found_by_the_hash():
     assert available()[0].state == "damaged"
     path.write_bytes(contents[:-100])
     assert available()[0].state == "damaged"
-    with pytest.raises(ValueError, match=r"to be a whole array, but got: .* Prepare it again"):
-        load("squares")
+    with pytest.raises(ValueError, match=r"to be an array, but it cannot be read: .* Prepare squares again"):
+        load_prepared("squares")
     path.unlink()
     assert available()[0].state == "damaged"
 
@@ -111,23 +113,16 @@ def test_labels_of_another_length_are_refused():
     folder = write_prepared(prepared_dir("squares"), squares(), META)
     np.save(folder / "test_labels.npy", np.zeros(5, np.int64))
     with pytest.raises(ValueError, match=r"to hold 6 images .* and 5 labels. Prepare squares again"):
-        load("squares")
+        load_prepared("squares")
 
 
 def test_unknown_split_and_format_are_named():
     folder = write_prepared(prepared_dir("squares"), squares(), META)
     with pytest.raises(ValueError, match=r"`split` to be one of test, but got 'tset'. Did you mean 'test'"):
-        load("squares", "tset")
+        load_prepared("squares", "tset")
     meta = json.loads((folder / "meta.json").read_text()) | {"format": 2}
     (folder / "meta.json").write_text(json.dumps(meta))
     with pytest.raises(ValueError, match="to be of format 1"):
-        load_source("squares")
+        load_prepared("squares")
     (folder / "meta.json").write_text("{")
     assert available()[0].state == "damaged"
-
-
-def test_another_cache_can_be_given(tmp_path):
-    write_prepared(prepared_dir("squares", tmp_path / "other"), squares(), META)
-    assert available() == []
-    assert len(load("squares", cache=tmp_path / "other")) == 6
-    assert [row.name for row in available(cache=tmp_path / "other")] == ["squares"]

@@ -64,3 +64,51 @@ def test_damaged_pickle_is_refused():
     for contents in (whole[:-400], b"", b"no pickle", whole.replace(b"u1", b"u9")):
         with pytest.raises(ValueError, match=r"Expected batch to be a pickle .* Download it again"):
             read_pickle(contents, "batch")
+
+
+def doubled(start: bytes, nest: bytes, levels: int) -> bytes:
+    """A container that holds the one before it twice, over and over: few bytes, 2 ** levels paths through it."""
+    contents = start + b"q\x00"
+    for level in range(1, levels):
+        contents += nest.replace(b"X", b"h" + bytes([level - 1])) + b"q" + bytes([level])
+    return contents
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        b"\x80\x02" + doubled(b"]", b"](XXe", 250) + b".",
+        b"\x80\x02}U\x01a" + doubled(b"]", b"](XXe", 250) + b"s.",
+        b"\x80\x02}" + doubled(b")", b"XX\x86", 250) + b"K\x01s.",
+        b"\x80\x02}U\x01a" + doubled(b")", b"XX\x86", 250) + b"s.",
+    ],
+    ids=["lists", "lists in a dictionary", "tuples as a key", "tuples in a dictionary"],
+)
+def test_nested_containers_are_refused_without_walking_through_them(contents):
+    with pytest.raises(ValueError, match="cannot be read: it h"):
+        read_pickle(contents, "batch")
+
+
+def test_no_attribute_of_a_function_can_be_set():
+    """BUILD on a function that a pickle may name, which Python's unpickler does by setattr."""
+    contents = b"\x80\x02c_codecs\nencode\n}U\x0c__defaults__K\x01K\x02\x86sb."
+    with pytest.raises(ValueError, match="sets attributes of what is no array"):
+        read_pickle(contents, "batch")
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        b"\x80\x02R.",
+        b"\x80\x02e.",
+        b"\x80\x02K\x01(K\x02e.",
+        b"\x80\x02}(U\x01au.",
+        b"\x80\x02h\x05.",
+        b"\x80\x02cnumpy\nndarray\n)R.",
+        b"\x80\x02}U\x01acnumpy.core.multiarray\n_reconstruct\n)Rs.",
+        b"\x80\x02K\x01K\x02.",
+    ],
+)
+def test_opcodes_that_do_not_fit_together_are_refused(contents):
+    with pytest.raises(ValueError, match="Expected batch to be a pickle"):
+        read_pickle(contents, "batch")

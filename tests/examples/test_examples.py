@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 
 import vcotta
-from vcotta.data.digits import digits_network, load_digits
+from vcotta.data import load_digits
+from vcotta.models.wide_resnet import digits_network
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -32,7 +33,7 @@ def example(monkeypatch):
     return load
 
 
-def test_a_network_of_ones_own_is_adapted(example) -> None:
+def test_a_network_of_your_own_is_adapted(example) -> None:
     errors = example("own_network").main(["--method", "bn", "--epochs", "4", "--limit", "50"])
     assert list(errors) == ["source", "bn"]
     assert errors["bn"] < errors["source"]
@@ -51,7 +52,7 @@ def photograph(folder: Path, count: int) -> None:
         Image.fromarray(pixels).save(folder / f"{place:04d}.png")
 
 
-def test_a_camera_that_was_switched_off_goes_on_as_if_nothing_had_happened(example, tmp_path) -> None:
+def test_a_camera_that_was_stopped_continues_exactly(example, tmp_path) -> None:
     camera, class_names = example("camera"), [str(digit) for digit in range(10)]
 
     def follow(state: str) -> list[tuple[str, str, float]]:
@@ -83,7 +84,7 @@ def test_the_foggy_day_is_labelled(example, tmp_path, capsys) -> None:
     assert "0000.png\t" in capsys.readouterr().out
 
 
-def test_a_camera_without_a_network_is_told_what_it_needs(example, tmp_path, capsys) -> None:
+def test_a_camera_without_a_network_is_refused_with_the_options_it_needs(example, tmp_path, capsys) -> None:
     with pytest.raises(SystemExit):
         example("camera").main([str(tmp_path)])
     assert "--weights and --classes" in capsys.readouterr().err

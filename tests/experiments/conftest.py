@@ -1,27 +1,43 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from vcotta.bayes import save_warmed, to_variational
-from vcotta.experiments import networks, setup
+from vcotta.experiments import build
+from vcotta.experiments.paper.experiment import Experiment
 
 
 @pytest.fixture
-def untrained(monkeypatch) -> None:
+def untrained(monkeypatch, tmp_path) -> None:
     """Let "training" return the network as it was made: quick, and enough wherever accuracy does not matter."""
-    monkeypatch.setattr(setup, "train", lambda model, *_, **__: model.eval())
+    monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "train", lambda model, *_, **__: model.eval())
 
 
 @pytest.fixture
-def quick(monkeypatch, tmp_path):
+def quick(untrained, monkeypatch, tmp_path):
     """An untrained network and a warm-up of no length, in a cache of their own."""
-    monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(networks, "train_network", lambda benchmark, seed, runtime: benchmark.build(None, seed=seed))
-    monkeypatch.setattr(networks, "warm_network", _no_warm_up)
+    monkeypatch.setattr(build, "warm_up", _no_warm_up)
     return tmp_path
 
 
-def _no_warm_up(benchmark, model, *, seed, runtime, path):
+def _no_warm_up(model, *_, path, **__):
     warmed = to_variational(model)
-    save_warmed(warmed, path)
+    if path is not None:
+        save_warmed(warmed, path)
     return warmed
+
+
+@pytest.fixture
+def on():
+    """Return an experiment with its runs on fewer corruptions."""
+
+    def make(experiment: Experiment, *corruptions: str) -> Experiment:
+        return replace(
+            experiment,
+            specs=lambda chosen: [replace(spec, corruptions=corruptions) for spec in experiment.specs(chosen)],
+        )
+
+    return make

@@ -5,20 +5,16 @@ import time
 
 import pytest
 
-from vcotta import to_variational
 from vcotta.experiments import demo
-from vcotta.experiments.setup import stream_for
-from vcotta.runs import Run
+from vcotta.runs.run import Run
 
 
 def quiet(label: str, form: str):
     return lambda *values: None
 
 
-def test_the_demo_writes_rows_tables_figures_and_runs(untrained, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(demo, "stream_for", lambda digits, seed: stream_for(digits, seed=seed, limit=20, batch_size=10))
-    monkeypatch.setattr(demo, "warm_network", lambda digits, model, **_: to_variational(model))
-    runs = demo.run_demo(tmp_path, 0, quiet)
+def test_the_demo_writes_rows_tables_figures_and_runs(quick, tmp_path) -> None:
+    runs = demo.run_demo(tmp_path, 0, quiet, limit=20)
     rows = json.loads((tmp_path / "results.json").read_text())
     assert [row["method"] for row in rows] == list(demo.DEMO_METHODS)
     assert all(set(row) == {"method", "error", "nll", "brier", "ece", "seconds"} for row in rows)

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from vcotta.experiments.entry import Asked
 from vcotta.experiments.outcome import FORMS, Row, rows_as_json
 from vcotta.experiments.outcome_page import outcome_section
+from vcotta.experiments.paper.experiment import ExperimentOptions
 
 
-def told(seeds: tuple[int, ...], paper: dict[str, float]) -> dict[str, Any]:
+def results(seeds: tuple[int, ...], paper: dict[str, float]) -> dict[str, Any]:
     scores = dict.fromkeys(FORMS, 1.0)
     row = Row("alpha 1", "vcotta", None, len(seeds), scores, {}, {"fog": 1.0}, paper, paper)
     return {
         "experiment": "mixture-weights",
-        "asked": asdict(Asked("cifar10", seeds=seeds)),
+        "asked": asdict(ExperimentOptions("cifar10", seeds=seeds)),
         "networks": {},
         "stream": {"images_per_domain": 10, "pixels": "generated", "severity_table": 32},
         "network": "wrn-28-10",
@@ -30,9 +30,19 @@ def told(seeds: tuple[int, ...], paper: dict[str, float]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 @pytest.mark.parametrize("paper", [{}, {"error": 17.4}])
-def test_the_caption_tells_of_intervals_and_of_the_paper_only_where_they_are_drawn(seeds, paper) -> None:
-    section = outcome_section(told(seeds, paper), "picture.png")
+def test_the_caption_names_intervals_and_the_papers_values_only_where_they_are_drawn(seeds, paper) -> None:
+    section = outcome_section(results(seeds, paper), "picture.png")
     assert ("Whiskers are 95 % intervals" in section) == (len(seeds) > 1)
     assert ("Diamonds are the paper's values" in section) == bool(paper)
     assert section.endswith("\n")
     assert not section.endswith("\n\n")
+
+
+def test_frost_textures_are_named_whether_they_are_in_the_stream_or_beside_it() -> None:
+    old = results((0,), {})
+    new = {key: value for key, value in old.items() if key != "frost"}
+    new["stream"] = new["stream"] | {"frost": "procedural"}
+    assert "generated pixels (procedural frost)" in outcome_section(old, "picture.png")
+    assert outcome_section(new, "picture.png") == outcome_section(old, "picture.png")
+    del new["stream"]["frost"]
+    assert "generated pixels, bf16" in outcome_section(new, "picture.png")

@@ -83,7 +83,7 @@ def published(net, memory, batches, config):
 
 
 @pytest.mark.parametrize("lr", [0.05, 0.0])
-def test_a_stream_goes_as_published(lr, tiny, images, monkeypatch) -> None:
+def test_a_stream_follows_the_published_steps(lr, tiny, images, monkeypatch) -> None:
     plain_views(monkeypatch)
     net, batches = tiny().double(), [images(16, seed).double() for seed in range(5)]
     net.fc.weight.data *= 4
@@ -133,7 +133,7 @@ def test_statistics_move_in_training_passes_only(make, images) -> None:
     assert torch.equal(before, student.norm1.running_mean)
 
 
-def test_without_a_step_and_with_resting_statistics_it_is_the_source(tiny, images) -> None:
+def test_without_a_step_and_with_fixed_statistics_it_is_the_source(tiny, images) -> None:
     model = tiny()
     config = AdaContrastConfig(queue=16, lr=0.0)
     moving = AdaContrast(model, config)
@@ -163,7 +163,7 @@ def test_a_decay_of_one_freezes_the_teacher_and_of_zero_makes_keys_by_the_studen
     assert all(map(torch.equal, parameters(frozen, "teacher"), frozen.start.parameters()))
 
 
-def test_keys_go_round_in_the_queue_and_keep_unit_length(make, images) -> None:
+def test_new_keys_replace_the_oldest_in_the_queue_and_have_unit_length(make, images) -> None:
     adapter = make(queue=16)
     memory = adapter.memory
     assert torch.allclose(memory["keys"].norm(dim=-1), torch.ones(16))

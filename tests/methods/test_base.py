@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vcotta import TENT, TENTConfig
+from vcotta.methods import TENT, TENTConfig
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
@@ -22,7 +22,7 @@ def test_a_first_step_that_is_not_taken_leaves_nothing_behind(optimizer, tiny, i
     assert all(torch.equal(a, b) for a, b in zip(after(first=True), after(first=False), strict=True))
 
 
-def test_steps_scaled_by_tensor_are(tiny) -> None:
+def test_scales_multiply_the_step_of_each_tensor(tiny) -> None:
     adapter = TENT(tiny())
     parameters = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     adapter.make_optimizer(parameters, "adam", 0.1, scales=[1.0, 0.5])
@@ -31,3 +31,13 @@ def test_steps_scaled_by_tensor_are(tiny) -> None:
     adapter.optimizer.step()
     assert torch.allclose(parameters[0], torch.full((3,), 0.9))
     assert torch.allclose(parameters[1], torch.full((3,), 0.95))
+
+
+def test_parameter_distance_is_relative_to_the_start_and_zero_at_it(tiny, images) -> None:
+    adapter = TENT(tiny(), TENTConfig(lr=0.1))
+    assert adapter.parameter_distance() == 0
+    adapter(images())
+    pairs = list(zip(adapter.networks["model"].parameters(), adapter.start.parameters(), strict=True))
+    now, start = (torch.cat([pair[side].detach().flatten() for pair in pairs]) for side in (0, 1))
+    assert adapter.parameter_distance() == pytest.approx(((now - start).norm() / start.norm()).item(), rel=1e-5)
+    assert adapter.parameter_distance() > 0

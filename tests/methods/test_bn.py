@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vcotta import BN, BNConfig, Source
+from vcotta.methods import BN, BNConfig, Source
 
 
 def test_bn_is_memoryless(tiny, images) -> None:
@@ -122,7 +122,23 @@ def test_a_single_image_is_predicted_with_the_running_statistics_and_moves_nothi
     assert all(map(torch.equal, before, adapter.networks["model"].buffers()))
 
 
-def test_statistics_that_are_not_finite_are_not_remembered(images) -> None:
+def test_an_infinite_buffer_of_another_layer_does_not_keep_statistics_from_moving(images) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mask", torch.tensor(-torch.inf))
+
+        def forward(self, x):
+            return torch.maximum(x, self.mask)
+
+    adapter = ema(nn.Sequential(Masked(), nn.BatchNorm2d(3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval())
+    before = adapter.networks["model"][1].running_mean.clone()
+    adapter(images())
+    assert adapter.last["skipped"] is False
+    assert not torch.equal(adapter.networks["model"][1].running_mean, before)
+
+
+def test_statistics_that_are_not_finite_are_not_stored(images) -> None:
     class Overflow(nn.Module):
         def forward(self, x):
             return torch.where(x > 0.99, torch.inf, x)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import vcotta
-from vcotta import build_adapter, to_variational
+from vcotta import build_adapter, list_methods, to_variational, warm_up
 
 
 def test_a_network_that_does_not_return_logits_is_refused(images) -> None:
@@ -21,6 +21,32 @@ def test_networks_of_another_precision_and_odd_runtimes_are_refused(tiny) -> Non
         build_adapter("bn", tiny().double())
     with pytest.raises(TypeError, match="Runtime"):
         build_adapter("bn", tiny(), runtime="cpu")
+
+
+@pytest.mark.parametrize("name", list_methods())
+@pytest.mark.parametrize("tensor", ["conv2.weight", "norm1.running_var"])
+def test_a_network_with_weights_that_are_not_finite_is_refused_by_the_tensors_name(name, tensor, tiny, images) -> None:
+    model = to_variational(tiny()) if name == "vcotta" else tiny()
+    model.state_dict()[tensor].view(-1)[0] = float("nan")
+    with pytest.raises(ValueError, match=f"finite weights, but '{tensor}' holds NaN or infinity"):
+        build_adapter(name, model, source=[(images(), torch.arange(6) % 4)])
+
+
+ACTS = {"adapter": lambda net: build_adapter("tent", net), "warm-up": lambda net: warm_up(net, [])}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
+def test_networks_without_weights_and_scripted_ones_are_refused_with_what_to_do(act, tiny) -> None:
+    with torch.device("meta"):
+        empty = nn.Sequential(nn.Flatten(), nn.Linear(192, 4))
+    with pytest.raises(ValueError, match=r"'1\.weight' is on the meta device.*load its weights"):
+        act(empty)
+    with pytest.raises(ValueError, match=r"'1\.weight' is a lazy parameter.*Call the network once"):
+        act(nn.Sequential(nn.Flatten(), nn.LazyLinear(4)))
+    for scripted in (torch.jit.script(nn.Linear(2, 2)), torch.jit.trace(tiny(), torch.rand(2, 3, 8, 8))):
+        with pytest.raises(TypeError, match=r"scripted or traced one.*nn\.Module it was made from"):
+            act(scripted)
 
 
 def test_normalisation_without_statistics_in_the_head_is_no_obstacle(images) -> None:
@@ -67,7 +93,7 @@ def test_unknown_names_and_options_suggest_the_nearest(tiny) -> None:
     with pytest.raises(ValueError, match="variational already"):
         build_adapter("vcotta", to_variational(tiny()), warmup=vcotta.WarmUpConfig())
     with pytest.raises(TypeError, match="TENTConfig"):
-        vcotta.TENT(tiny(), vcotta.BNConfig())
+        vcotta.methods.TENT(tiny(), vcotta.methods.BNConfig())
 
 
 def test_an_adapter_prints_its_settings(tiny) -> None:

@@ -70,7 +70,7 @@ def test_without_a_step_all_three_models_are_the_source(tiny, images) -> None:
         assert torch.allclose(hidden(adapter)[name], adapter.start.get_parameter(name), atol=1e-6)
 
 
-def test_reset_forgets_variance_and_hidden_model(tiny, images) -> None:
+def test_reset_clears_variance_and_hidden_model(tiny, images) -> None:
     adapter = CMF(tiny(), CMFConfig(lr=0.01))
     adapter(images())
     assert adapter.memory["variance"] > 0

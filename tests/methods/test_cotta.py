@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vcotta import BN, CoTTA, CoTTAConfig, build_adapter
-from vcotta.methods import view_average
+from vcotta import build_adapter
+from vcotta.methods import BN, CoTTA, CoTTAConfig
+from vcotta.methods.parts import view_average
 
 
 def test_restoring_everything_keeps_the_student_at_the_source(tiny, images) -> None:

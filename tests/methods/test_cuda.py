@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from vcotta import Guard, Runtime, build_adapter, list_methods, load, save, to_variational
-from vcotta.guard import Watch
-from vcotta.methods import METHODS
+from vcotta.methods import find_method
+from vcotta.methods.guard import Watch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 PLAIN, FAST = {"device": "cuda"}, {"device": "cuda", "precision": "bf16", "channels_last": True}
@@ -15,7 +15,7 @@ PLAIN, FAST = {"device": "cuda"}, {"device": "cuda", "precision": "bf16", "chann
 
 def build(name, model, runtime):
     options = {"views": 2} if "cotta" in name else {}
-    if METHODS[name].needs_source:
+    if find_method(name).needs_source:
         options["source"] = [(torch.rand(16, 3, 8, 8), torch.arange(16) % 4)]
     return build_adapter(name, to_variational(model) if name == "vcotta" else model, runtime=runtime, **options)
 
@@ -53,7 +53,7 @@ def test_a_guard_judges_without_the_host_waiting() -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(3):
-            watch.look(source, adapted, drift)
+            watch.judge(source, adapted, drift)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert watch.calm.is_cuda

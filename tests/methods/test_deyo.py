@@ -7,7 +7,7 @@ import torch
 
 from vcotta.methods import BN, DeYO, DeYOConfig, deyo
 from vcotta.methods.deyo import shuffle_patches
-from vcotta.methods.losses import entropy
+from vcotta.methods.parts.losses import entropy
 
 
 def copies(adapter) -> list[torch.Tensor]:
@@ -60,7 +60,7 @@ def test_without_a_sure_sample_there_is_no_second_pass_and_no_step(tiny, images)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_samples_that_do_not_hang_on_their_shape_take_no_step(optimizer, tiny, images) -> None:
+def test_samples_that_do_not_depend_on_their_shape_take_no_step(optimizer, tiny, images) -> None:
     adapter = DeYO(tiny(), DeYOConfig(entropy_margin=1.1, drop=1.0, lr=0.1, optimizer=optimizer))
     before = copies(adapter)
     for seed in range(2):

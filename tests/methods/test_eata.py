@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from vcotta.methods import BN, EATA, TENT, EATAConfig, TENTConfig, build_adapter
-from vcotta.methods.losses import entropy
+from vcotta.methods.parts.losses import entropy
 
 ALL = {"entropy_margin": 1.1, "similarity_margin": 1.1}
 
@@ -111,7 +111,7 @@ def test_only_sure_and_novel_samples_are_learned_from(tiny, images) -> None:
         assert adapter.memory["mean"].sum() == pytest.approx(1, abs=1e-5)
 
 
-def test_without_penalty_and_filters_only_the_weights_tell_it_from_tent(tiny, images) -> None:
+def test_without_penalty_and_filters_it_differs_from_tent_by_its_weights_alone(tiny, images) -> None:
     alike = images(1).expand(6, -1, -1, -1)  # one entropy, so one weight for all of them
     ours = eta(tiny("group"), lr=0.1, optimizer="sgd", **ALL)
     tent = TENT(tiny("group"), TENTConfig(lr=0.1, optimizer="sgd"))
@@ -136,7 +136,7 @@ def test_the_penalty_holds_the_parameters_near_the_source(tiny, images) -> None:
     assert distance(1e3) < 0.9 * distance(1e-6)
 
 
-def test_the_penalty_is_nothing_and_pulls_nowhere_at_the_source(tiny, images) -> None:
+def test_penalty_and_its_gradient_are_zero_at_the_source(tiny, images) -> None:
     adapter = build_adapter("eata", tiny(), source=source(images), fisher_weight=5.0)
     penalty = adapter.penalty()
     assert penalty == 0
@@ -153,7 +153,7 @@ def test_eta_needs_no_source_and_gives_the_same_with_it(tiny, images) -> None:
         assert torch.equal(alone(images(seed=seed)), given(images(seed=seed)))
 
 
-def test_with_a_penalty_it_must_be_prepared(tiny, images) -> None:
+def test_eata_with_a_penalty_must_be_prepared_on_source_data(tiny, images) -> None:
     with pytest.raises(ValueError, match="prepared on source data"):
         EATA(tiny())(images())
 

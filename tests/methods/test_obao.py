@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from vcotta import Runtime
 from vcotta.methods import OBAOConfig, build_adapter, obao
 from vcotta.methods.obao import relation_loss
-from vcotta.methods.prototypes import cosine_similarities
+from vcotta.methods.parts.class_features import cosine_similarities
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def published(student, teacher, relations, batches, config):
         yield z.detach(), z_t, loss.item(), {"images": stored, "labels": labels, "entropies": entropies}
 
 
-def test_a_stream_goes_as_published(prepared, tiny, images, monkeypatch) -> None:
+def test_a_stream_follows_the_published_steps(prepared, tiny, images, monkeypatch) -> None:
     monkeypatch.setattr(obao, "random_view", lambda images, flip: images.flip(-1))
     options = {"margin": 0.8, "replay": 0.5, "relation": 3.0, "lr": 0.02, "optimizer": "sgd", "beta": 0.9}
     adapter = prepared(Runtime(precision="fp64"), **options)
@@ -130,7 +130,7 @@ def test_only_confident_images_are_stored_in_order_and_the_buffer_never_overflow
 
 
 @pytest.mark.parametrize("confident", [1, 3, 6])
-def test_a_full_buffer_gives_up_its_highest_entropies_whatever_the_newcomers_are(confident, prepared, images) -> None:
+def test_a_full_buffer_replaces_its_highest_entropies_even_by_higher_ones(confident, prepared, images) -> None:
     adapter = prepared(buffer=4, margin=1.0)
     size = adapter.config.buffer
     new = torch.full((6,), 9.0)
@@ -184,7 +184,7 @@ def test_without_replay_and_relation_it_is_the_symmetric_mean_teacher_of_rmt(pre
     assert torch.equal(adapter.networks["student"].conv1.weight, rmt.networks["student"].conv1.weight)
 
 
-def test_the_classifier_rests_and_the_teacher_averages_every_parameter(prepared, images) -> None:
+def test_the_classifier_is_not_trained_and_the_teacher_averages_every_parameter(prepared, images) -> None:
     adapter = prepared(lr=0.05, beta=0.75)
     for seed in range(2):
         before = [p.clone() for p in adapter.networks["teacher"].parameters()]

@@ -103,7 +103,7 @@ def test_steps_are_the_official_ones_also_with_no_image_below_the_margin(margin,
     assert adapter.skipped == 0
 
 
-def test_the_same_batch_again_and_again_lets_the_ratios_fade(tiny, images) -> None:
+def test_repeating_a_batch_lowers_the_ratios(tiny, images) -> None:
     adapter = PALM(tiny(), PALMConfig(lr=0.0, threshold=1e9, temperature=1.0))
     ratios = []
     for _ in range(12):
@@ -127,7 +127,7 @@ def test_tensors_never_chosen_do_not_move(tiny, images) -> None:
 
 
 @pytest.mark.parametrize("freeze", [False, True])
-def test_a_tensor_not_chosen_now_goes_on_unless_frozen(freeze, tiny, images) -> None:
+def test_a_tensor_no_longer_chosen_keeps_moving_unless_frozen(freeze, tiny, images) -> None:
     adapter = PALM(tiny(), PALMConfig(lr=0.01, threshold=1e9, freeze_unselected=freeze))
     adapter(images())
     strict = PALM(tiny(), PALMConfig(lr=0.01, threshold=0.0, freeze_unselected=freeze))

@@ -43,7 +43,7 @@ def published(start, batches, config):
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_a_stream_goes_as_published_and_a_restart_forgets_moments_and_mean_prediction_too(
+def test_a_stream_follows_the_published_steps_and_a_restart_clears_moments_and_mean_prediction(
     optimizer, tiny, images
 ) -> None:
     net = tiny().double()

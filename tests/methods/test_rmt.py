@@ -6,8 +6,8 @@ from torch.nn import functional as F
 
 from vcotta import Runtime
 from vcotta.methods import RMTConfig, build_adapter, configure, rmt
-from vcotta.methods.losses import entropy, symmetric_cross_entropy
-from vcotta.methods.prototypes import prototype_contrast
+from vcotta.methods.parts.class_features import prototype_contrast
+from vcotta.methods.parts.losses import entropy, symmetric_cross_entropy
 
 
 def source_of(images, batches: int = 2, n: int = 12) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -59,7 +59,7 @@ def test_the_prediction_averages_the_logits_of_student_and_teacher(prepared, ima
     assert torch.allclose(adapter(images()), ((logits[0] + logits[1]) / 2).log_softmax(-1), atol=1e-6)
 
 
-def test_without_contrast_and_replay_the_projector_rests(prepared, images) -> None:
+def test_without_contrast_and_replay_the_projector_is_not_trained(prepared, images) -> None:
     adapter = prepared(contrast=0.0)
     before = parameters(adapter, "projector")
     adapter(images())
@@ -200,7 +200,7 @@ def test_with_replay_and_warm_up_a_resumed_stream_equals_an_uninterrupted_one(
     assert torch.equal(second(images(seed=0)), expected[0])
 
 
-def test_preparing_inside_inference_mode_does_no_harm(prepared, tiny, images) -> None:
+def test_preparing_inside_inference_mode_works(prepared, tiny, images) -> None:
     options = {"replay": 1.0, "warm_up_images": 24}
     expected = prepared(**options)(images())
     with torch.inference_mode():

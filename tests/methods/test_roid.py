@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from vcotta.batch_norm import freeze_statistics, use_batch_statistics
 from vcotta.methods import BN, ROID, ROIDConfig, build_adapter, configure, roid
-from vcotta.methods.certainty import certainty_and_diversity
+from vcotta.methods.roid import certainty_and_diversity
+from vcotta.nn.batch_norm import freeze_statistics, use_batch_statistics
 
 
 def norm_parameters(net: nn.Module) -> dict[str, torch.Tensor]:
@@ -89,7 +89,7 @@ def test_only_normalisation_changes_and_the_average_stays_a_probability_vector(t
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_predictions_that_do_not_differ_take_no_step_but_the_pull_goes_on(batch, tiny, images) -> None:
+def test_equal_predictions_take_no_step_and_are_still_pulled_to_the_source(batch, tiny, images) -> None:
     adapter = ROID(tiny(), ROIDConfig(lr=0.1))
     adapter(images())
     before, state = norm_parameters(adapter.networks["model"]), adapter.state_dict()["optimizer"]

@@ -9,7 +9,7 @@ from torch import nn
 
 from vcotta import Runtime
 from vcotta.methods import rotta
-from vcotta.methods.rotta import Memory, RobustBatchNorm, RoTTA, RoTTAConfig, make_robust
+from vcotta.methods.rotta import BalancedMemory, RoTTA, RoTTAConfig
 from vcotta.methods.source import Source
 
 
@@ -31,7 +31,7 @@ def test_without_a_step_only_running_statistics_change(tiny, images) -> None:
         assert changed == {f"norm{i}.running_{kind}" for i in (1, 2) for kind in ("mean", "var")}
 
 
-def test_the_count_of_images_goes_on_from_batch_to_batch(tiny, images) -> None:
+def test_images_are_counted_across_batches(tiny, images) -> None:
     adapter = RoTTA(tiny(), RoTTAConfig(update_every=4))
     updates = []
     for seed in range(4):
@@ -77,38 +77,34 @@ def test_updates_follow_the_published_formulas_from_step_to_step(nu, tiny, image
             torch.testing.assert_close(adapter.networks[role].state_dict(), net.state_dict(), rtol=0, atol=1e-8)
 
 
-def test_robust_normalisation_with_alpha_one_is_batch_norm_in_training() -> None:
-    x = torch.randn(6, 3, 4, 5, generator=torch.Generator().manual_seed(0))
-    plain, net = nn.BatchNorm2d(3), nn.Sequential(nn.BatchNorm2d(3))
-    nn.init.uniform_(plain.weight)
-    net[0].load_state_dict(plain.state_dict())
-    make_robust(net, alpha=1.0)
-    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    assert torch.allclose(net(ours), plain(theirs), atol=1e-6)
-    net(ours).square().sum().backward()
-    plain(theirs).square().sum().backward()
-    assert torch.allclose(ours.grad, theirs.grad, atol=1e-5)
-    assert torch.allclose(net[0].running_mean, x.mean((0, 2, 3)), atol=1e-6)
-    assert torch.allclose(net[0].running_var, x.var((0, 2, 3), correction=0), atol=1e-6)
+def test_stored_images_are_those_of_the_stream(tiny, images) -> None:
+    adapter = RoTTA(tiny(), RoTTAConfig(capacity=5, update_every=100))
+    stream = torch.cat([images(n=6, seed=seed) for seed in range(4)])
+    for batch in stream.split(6):
+        adapter(batch)
+    assert torch.equal(adapter.memory["images"], stream[adapter.memory["born"]])
+    assert torch.equal(adapter.memory["labels"], tiny()(adapter.memory["images"]).argmax(-1))
 
 
-def test_robust_normalisation_at_rest_uses_what_it_stored_and_keeps_it() -> None:
-    net = nn.Sequential(nn.BatchNorm1d(3))
-    make_robust(net, alpha=0.5)
-    x = torch.randn(8, 3)
-    net(x)
-    mean = 0.5 * x.mean(0)
-    assert torch.allclose(net[0].running_mean, mean)
-    net.eval()
-    expected = (x - mean) / (0.5 + 0.5 * x.var(0, correction=0) + net[0].eps).sqrt()
-    assert torch.allclose(net(x), expected, atol=1e-6)
-    assert torch.allclose(net[0].running_mean, mean)
+def test_images_of_another_size_empty_the_memory_but_not_the_count(tiny, images) -> None:
+    adapter = RoTTA(tiny(), RoTTAConfig(capacity=64, update_every=4))
+    adapter(images(n=6))
+    adapter(images(n=6, size=(8, 10)))
+    assert adapter.memory["images"].shape[-2:] == (8, 10)
+    assert adapter.memory["born"].min() >= 6
+    assert adapter.memory["seen"] == 12
 
 
-def test_layers_without_running_statistics_stay_as_they_are() -> None:
-    net = nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False), nn.BatchNorm2d(3))
-    make_robust(net, alpha=0.1)
-    assert [type(layer) for layer in net] == [nn.BatchNorm2d, RobustBatchNorm]
+def test_updates_on_a_single_stored_image_work(tiny, images) -> None:
+    adapter = RoTTA(tiny(), RoTTAConfig(capacity=1, update_every=1))
+    assert adapter(images(n=3)).isfinite().all()
+    assert (adapter.last["forwards"], adapter.last["backwards"]) == (7, 3)
+
+
+def test_wrong_settings_are_refused() -> None:
+    for wrong in ({"capacity": 0}, {"update_every": 0}, {"nu": 1.5}, {"alpha": -0.1}, {"lr": -1.0}, {"lambda_t": -1.0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            RoTTAConfig(**wrong)
 
 
 class ReferenceMemory:
@@ -147,7 +143,7 @@ class ReferenceMemory:
 @pytest.mark.parametrize(("capacity", "classes"), [(12, 3), (16, 10), (8, 20)])
 def test_the_memory_agrees_with_a_plain_reference_and_keeps_its_bounds(capacity, classes) -> None:
     draws = random.Random(capacity)
-    memory, reference, sizes = Memory(capacity, classes), ReferenceMemory(capacity, classes), [0]
+    memory, reference, sizes = BalancedMemory(capacity, classes), ReferenceMemory(capacity, classes), [0]
     for place in range(300):
         label = min(int(draws.expovariate(0.3)), classes - 1)  # some classes come far more often
         uncertainty = draws.random() * math.log(classes)
@@ -163,7 +159,7 @@ def test_the_memory_agrees_with_a_plain_reference_and_keeps_its_bounds(capacity,
 
 
 def test_an_image_less_certain_than_its_full_class_changes_nothing_but_ages() -> None:
-    memory = Memory(capacity=4, classes=2)
+    memory = BalancedMemory(capacity=4, classes=2)
     for place in range(2):
         memory.offer(place, 0, 0.1)
     before, ages = list(memory.items), memory.ages()
@@ -172,38 +168,8 @@ def test_an_image_less_certain_than_its_full_class_changes_nothing_but_ages() ->
     assert memory.ages() == [age + 1 for age in ages]
 
 
-def test_old_images_give_way_to_new_ones_that_are_as_certain() -> None:
-    memory = Memory(capacity=2, classes=2)
+def test_new_images_replace_old_ones_that_are_as_certain() -> None:
+    memory = BalancedMemory(capacity=2, classes=2)
     for place in range(3):
         memory.offer(place, 0, 0.3)
     assert [item.place for item in memory.items] == [2]
-
-
-def test_stored_images_are_those_of_the_stream(tiny, images) -> None:
-    adapter = RoTTA(tiny(), RoTTAConfig(capacity=5, update_every=100))
-    stream = torch.cat([images(n=6, seed=seed) for seed in range(4)])
-    for batch in stream.split(6):
-        adapter(batch)
-    assert torch.equal(adapter.memory["images"], stream[adapter.memory["born"]])
-    assert torch.equal(adapter.memory["labels"], tiny()(adapter.memory["images"]).argmax(-1))
-
-
-def test_images_of_another_size_start_the_memory_anew_and_time_goes_on(tiny, images) -> None:
-    adapter = RoTTA(tiny(), RoTTAConfig(capacity=64, update_every=4))
-    adapter(images(n=6))
-    adapter(images(n=6, size=(8, 10)))
-    assert adapter.memory["images"].shape[-2:] == (8, 10)
-    assert adapter.memory["born"].min() >= 6
-    assert adapter.memory["seen"] == 12
-
-
-def test_updates_on_a_single_stored_image_work(tiny, images) -> None:
-    adapter = RoTTA(tiny(), RoTTAConfig(capacity=1, update_every=1))
-    assert adapter(images(n=3)).isfinite().all()
-    assert (adapter.last["forwards"], adapter.last["backwards"]) == (7, 3)
-
-
-def test_wrong_settings_are_refused() -> None:
-    for wrong in ({"capacity": 0}, {"update_every": 0}, {"nu": 1.5}, {"alpha": -0.1}, {"lr": -1.0}, {"lambda_t": -1.0}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            RoTTAConfig(**wrong)

@@ -90,7 +90,7 @@ def test_only_normalisation_and_projector_move_and_prototypes_never(prepared, im
     assert torch.equal(prototypes, adapter.prepared["prototypes"])
 
 
-def test_without_contrast_the_projector_rests(prepared, images) -> None:
+def test_without_contrast_the_projector_is_not_trained(prepared, images) -> None:
     adapter = prepared(contrast=0.0, lr=0.01)
     before, model = parameters(adapter, "projector"), parameters(adapter, "model")
     adapter(images())
@@ -113,7 +113,7 @@ def test_the_source_is_read_once_and_never_at_test_time(tiny, images) -> None:
         adapter(images(seed=seed))
 
 
-def test_it_must_be_prepared(tiny, images) -> None:
+def test_santa_must_be_prepared_on_source_data(tiny, images) -> None:
     with pytest.raises(ValueError, match="class prototypes"):
         SANTA(tiny())(images())
 

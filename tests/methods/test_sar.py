@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vcotta.methods import BN, SAR, SARConfig
-from vcotta.methods.losses import entropy
+from vcotta.methods.parts.losses import entropy
 
 
 def trained(adapter) -> list[torch.Tensor]:
@@ -135,6 +135,16 @@ def test_a_collapsed_loss_returns_weights_and_momentum_to_the_source_bit_for_bit
     for seed in (2, 3):
         assert torch.equal(adapter(images(seed=seed)), fresh(images(seed=seed)))
     assert adapter.last["returned"] is False
+
+
+def test_a_return_to_the_source_clears_the_momentum(tiny, images) -> None:
+    adapter = SAR(tiny(), SARConfig(entropy_margin=1.1, lr=0.1))
+    adapter(images())
+    assert all(state["momentum_buffer"].any() for state in adapter.optimizer.state.values())
+    adapter.memory["loss"] = torch.tensor(0.01)
+    adapter(images(seed=1))
+    assert adapter.last["returned"] is True
+    assert not any(state["momentum_buffer"].any() for state in adapter.optimizer.state.values())
 
 
 def test_the_last_stage_of_a_resnet_is_not_trained(images) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from vcotta import Source
+from vcotta.methods import Source
 
 
 def test_source_is_the_model_in_eval_mode(tiny, images) -> None:

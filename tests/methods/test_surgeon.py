@@ -8,52 +8,11 @@ import torch
 from torch import nn
 
 from vcotta import Runtime
-from vcotta.batch_norm import freeze_statistics, use_batch_statistics
 from vcotta.methods import BN, SURGEON, SURGEONConfig, configure, surgeon
-from vcotta.methods.surgeon import kept_shares, teach_pruning
+from vcotta.methods.surgeon import kept_shares, largest, teach_pruning
+from vcotta.nn.batch_norm import freeze_statistics, use_batch_statistics
 
-
-class Bottleneck(nn.Module):
-    """Layers of all kinds that can be pruned, with activations in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 4, 3, padding="same", padding_mode="reflect")
-        self.norm1 = nn.BatchNorm2d(4)
-        self.conv2 = nn.Conv2d(4, 6, 3, stride=2, groups=2)
-        self.norm2 = nn.GroupNorm(3, 6)
-        self.hidden = nn.Linear(6, 8)
-        self.norm3 = nn.LayerNorm(8)
-        self.norm4 = nn.BatchNorm1d(8)
-        self.fc = nn.Linear(8, 4)
-
-    def forward(self, x):
-        x = nn.functional.relu(self.norm1(self.conv1(x)), inplace=True)
-        x = nn.functional.relu(self.norm2(self.conv2(x)), inplace=True)
-        return self.fc(self.norm4(self.norm3(self.hidden(x.mean((2, 3))))))
-
-
-def network() -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        net = Bottleneck()
-        net.train()(torch.rand(16, 3, 9, 9))
-    freeze_statistics(net)
-    return net
-
-
-def run(net: nn.Module, share: float | None, x: torch.Tensor, batch: bool = True):
-    """Output, gradient of the images and gradients of all weights, with one share for all layers."""
-    net = copy.deepcopy(net).requires_grad_(False)
-    layers = teach_pruning(net)
-    for layer in layers:
-        layer.share = share
-        layer.weight.requires_grad_(True)
-    use_batch_statistics(net, batch)
-    x = x.clone().requires_grad_()
-    output = net(x)
-    output.square().sum().backward()
-    return output.detach(), x.grad, [layer.weight.grad for layer in layers], layers
+from .bottleneck import network
 
 
 def view_of(images: torch.Tensor) -> torch.Tensor:
@@ -117,72 +76,6 @@ class Reference:
                 layer.weight.grad += torch.autograd.grad(output, layer.weight, gradient)[0]
         self.adam.step()
         return h.detach(), loss.item()
-
-
-@pytest.mark.parametrize("batch", [True, False])
-def test_layers_that_prune_nothing_have_the_gradients_of_autograd(batch, images) -> None:
-    x, net = images(5, size=(9, 9)), network()
-    use_batch_statistics(net, batch)
-    plain = copy.deepcopy(net)
-    reference = x.clone().requires_grad_()
-    output = plain(reference)
-    output.square().sum().backward()
-    weights = [module.weight.grad for module in plain.modules() if hasattr(module, "weight")]
-    ours, input_gradient, gradients, _ = run(net, 1.0, x, batch)
-    assert torch.allclose(ours, output, atol=1e-6)
-    assert torch.allclose(input_gradient, reference.grad, atol=1e-5)
-    assert len(weights) == len(gradients) == 8
-    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(gradients, weights, strict=True))
-
-
-@pytest.mark.parametrize("share", [0.0, 0.37])
-def test_pruning_changes_weight_gradients_alone(share, images) -> None:
-    x, net = images(5, size=(9, 9)), network()
-    whole, pruned = run(net, 1.0, x), run(net, share, x)
-    assert torch.equal(whole[0], pruned[0])
-    assert torch.allclose(whole[1], pruned[1], atol=1e-6)
-    assert not any(torch.allclose(a, b, atol=1e-6) for a, b in zip(whole[2], pruned[2], strict=True))
-
-
-def test_keeping_nothing_gives_no_gradient_at_all(images) -> None:
-    *_, gradients, layers = run(network(), 0.0, images(5, size=(9, 9)))
-    for gradient, layer in zip(gradients, layers, strict=True):
-        assert gradient.abs().max() == 0, type(layer)
-
-
-def test_exactly_the_largest_entries_are_kept(images) -> None:
-    *_, layers = run(network(), 0.37, images(5, size=(9, 9)))
-    assert [layer.kept for layer in layers] == [int(layer.size * 0.37) for layer in layers]
-    x = torch.tensor([[0.0, -3.0, 1.0], [0.0, 0.0, 2.0]])
-    assert torch.equal(surgeon._largest(x, 2), torch.tensor([[False, True, False], [False, False, True]]))
-    assert surgeon._largest(x, 4).sum() == 4  # also among ties
-    assert surgeon._largest(x, 6).all()
-
-
-def test_a_pruned_linear_layer_sees_zeros_for_what_was_dropped() -> None:
-    layer = nn.Linear(3, 2, bias=False)
-    (prunable,) = teach_pruning(layer)
-    prunable.share = 0.5
-    x = torch.tensor([[0.1, -3.0, 1.0], [0.2, 0.3, 2.0]])
-    output_gradient = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    layer(x).backward(output_gradient)
-    zero_filled = torch.tensor([[0.0, -3.0, 1.0], [0.0, 0.0, 2.0]])
-    assert torch.allclose(layer.weight.grad, output_gradient.T @ zero_filled)
-
-
-def test_a_pruned_batch_norm_normalises_the_zero_filled_input_by_its_own_statistics() -> None:
-    layer = nn.BatchNorm2d(2)
-    freeze_statistics(layer)
-    (prunable,) = teach_pruning(layer)
-    use_batch_statistics(layer, True)
-    prunable.share = 0.5
-    x = torch.randn(4, 2, 3, 3, generator=torch.Generator().manual_seed(0))
-    gradient = torch.randn(4, 2, 3, 3, generator=torch.Generator().manual_seed(1))
-    layer(x).backward(gradient)
-    filled = torch.where(x.abs() >= x.abs().flatten().sort(descending=True).values[35], x, 0)
-    centred = filled - filled.mean((0, 2, 3), keepdim=True)
-    normal = centred / (centred.square().mean((0, 2, 3), keepdim=True) + layer.eps).sqrt()
-    assert torch.allclose(layer.weight.grad, (gradient * normal).sum((0, 2, 3)), atol=1e-4)
 
 
 def test_shares_ignore_the_scale_of_the_gradient_and_are_one_if_nothing_is_important() -> None:
@@ -275,3 +168,83 @@ def test_settings_by_data_set_and_wrong_ones() -> None:
     for wrong in ({"lr": -1.0}, {"probe": 0}, {"margin": -0.1}, {"layers": "bn"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             SURGEONConfig(**wrong)
+
+
+def run(net: nn.Module, share: float | None, x: torch.Tensor, batch: bool = True):
+    """Output, gradient of the images and gradients of all weights, with one share for all layers."""
+    net = copy.deepcopy(net).requires_grad_(False)
+    layers = teach_pruning(net)
+    for layer in layers:
+        layer.share = share
+        layer.weight.requires_grad_(True)
+    use_batch_statistics(net, batch)
+    x = x.clone().requires_grad_()
+    output = net(x)
+    output.square().sum().backward()
+    return output.detach(), x.grad, [layer.weight.grad for layer in layers], layers
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_layers_that_prune_nothing_have_the_gradients_of_autograd(batch, images) -> None:
+    x, net = images(5, size=(9, 9)), network()
+    use_batch_statistics(net, batch)
+    plain = copy.deepcopy(net)
+    reference = x.clone().requires_grad_()
+    output = plain(reference)
+    output.square().sum().backward()
+    weights = [module.weight.grad for module in plain.modules() if hasattr(module, "weight")]
+    ours, input_gradient, gradients, _ = run(net, 1.0, x, batch)
+    assert torch.allclose(ours, output, atol=1e-6)
+    assert torch.allclose(input_gradient, reference.grad, atol=1e-5)
+    assert len(weights) == len(gradients) == 8
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(gradients, weights, strict=True))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.37])
+def test_pruning_changes_weight_gradients_alone(share, images) -> None:
+    x, net = images(5, size=(9, 9)), network()
+    whole, pruned = run(net, 1.0, x), run(net, share, x)
+    assert torch.equal(whole[0], pruned[0])
+    assert torch.allclose(whole[1], pruned[1], atol=1e-6)
+    assert not any(torch.allclose(a, b, atol=1e-6) for a, b in zip(whole[2], pruned[2], strict=True))
+
+
+def test_keeping_nothing_gives_no_gradient_at_all(images) -> None:
+    *_, gradients, layers = run(network(), 0.0, images(5, size=(9, 9)))
+    for gradient, layer in zip(gradients, layers, strict=True):
+        assert gradient.abs().max() == 0, type(layer)
+
+
+def test_exactly_the_largest_entries_are_kept(images) -> None:
+    *_, layers = run(network(), 0.37, images(5, size=(9, 9)))
+    assert [layer.kept for layer in layers] == [int(layer.size * 0.37) for layer in layers]
+    x = torch.tensor([[0.0, -3.0, 1.0], [0.0, 0.0, 2.0]])
+    assert torch.equal(largest(x, 2), torch.tensor([[False, True, False], [False, False, True]]))
+    assert largest(x, 4).sum() == 4  # also among ties
+    assert largest(x, 6).all()
+
+
+def test_a_pruned_linear_layer_sees_zeros_for_what_was_dropped() -> None:
+    layer = nn.Linear(3, 2, bias=False)
+    (prunable,) = teach_pruning(layer)
+    prunable.share = 0.5
+    x = torch.tensor([[0.1, -3.0, 1.0], [0.2, 0.3, 2.0]])
+    output_gradient = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    layer(x).backward(output_gradient)
+    zero_filled = torch.tensor([[0.0, -3.0, 1.0], [0.0, 0.0, 2.0]])
+    assert torch.allclose(layer.weight.grad, output_gradient.T @ zero_filled)
+
+
+def test_a_pruned_batch_norm_normalises_the_zero_filled_input_by_its_own_statistics() -> None:
+    layer = nn.BatchNorm2d(2)
+    freeze_statistics(layer)
+    (prunable,) = teach_pruning(layer)
+    use_batch_statistics(layer, True)
+    prunable.share = 0.5
+    x = torch.randn(4, 2, 3, 3, generator=torch.Generator().manual_seed(0))
+    gradient = torch.randn(4, 2, 3, 3, generator=torch.Generator().manual_seed(1))
+    layer(x).backward(gradient)
+    filled = torch.where(x.abs() >= x.abs().flatten().sort(descending=True).values[35], x, 0)
+    centred = filled - filled.mean((0, 2, 3), keepdim=True)
+    normal = centred / (centred.square().mean((0, 2, 3), keepdim=True) + layer.eps).sqrt()
+    assert torch.allclose(layer.weight.grad, (gradient * normal).sum((0, 2, 3)), atol=1e-4)

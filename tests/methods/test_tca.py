@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from torch import nn
@@ -10,88 +8,13 @@ from torch.nn import functional as F
 from vcotta.methods import tca
 from vcotta.methods.bn import BN
 from vcotta.methods.cotta import CoTTA, CoTTAConfig
-from vcotta.methods.losses import symmetric_cross_entropy
-from vcotta.methods.tca import TCA, TCAConfig, class_centres, intra_class, intra_distance, pair_weights, uniformity
-
-
-def batch(labels: list[int], classes: int = 5, dimensions: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
-    features = torch.randn(len(labels), dimensions, generator=torch.Generator().manual_seed(0))
-    return features.requires_grad_(), F.one_hot(torch.tensor(labels), classes).float()
+from vcotta.methods.parts.class_features import class_centres, intra_class, pair_weights, uniformity
+from vcotta.methods.parts.losses import symmetric_cross_entropy
+from vcotta.methods.tca import TCA, TCAConfig
 
 
 def apart(features: torch.Tensor, members: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return uniformity(class_centres(features, members), members.any(0), weights)
-
-
-def test_pair_weights_follow_the_counts_and_equal_counts_give_equal_weights() -> None:
-    weights = pair_weights(torch.tensor([4.0, 0.0, 25.0, 9.0]))
-    shares = weights.diagonal()
-    assert shares.sum().item() == pytest.approx(1)
-    assert shares[[0, 2, 3]].tolist() == pytest.approx([0.2, 0.5, 0.3], abs=1e-3)
-    assert torch.equal(weights, weights.T)
-    assert ((weights > 0) & (weights < 1)).all()
-    assert torch.allclose(pair_weights(torch.full((4,), 7.0)), torch.tensor(0.25))
-
-
-def test_uniformity_is_its_formula_over_the_classes_there_are() -> None:
-    features, members = batch([0, 0, 3, 4, 4, 4])
-    weights = torch.rand(5, 5, generator=torch.Generator().manual_seed(1))
-    weights = weights + weights.T
-    centres = {k: features[members[:, k] > 0].mean(0) for k in (0, 3, 4)}
-    terms = [
-        weights[i, j] * torch.exp(-2 * (centres[i] - centres[j]).square().sum())
-        for i, j in itertools.combinations(centres, 2)
-    ]
-    expected = torch.stack(terms).mean().log()
-    assert apart(features, members, weights).item() == pytest.approx(expected.item(), rel=1e-4)
-
-
-def test_uniformity_falls_as_centres_part_and_ignores_a_shift_of_all() -> None:
-    features, members = batch([0, 1, 2])
-    weights = torch.full((5, 5), 0.2)
-    near = apart(features, members, weights)
-    assert apart(features + 5, members, weights).item() == pytest.approx(near.item(), abs=1e-4)
-    assert apart(1.5 * features, members, weights) < near
-    assert apart(1000 * features, members, weights).isfinite()
-
-
-def test_uniformity_has_a_gradient_for_every_image_and_none_without_a_pair() -> None:
-    features, members = batch([0, 1, 1, 4])
-    apart(features, members, torch.full((5, 5), 0.2)).backward()
-    assert (features.grad.abs().sum(-1) > 0).all()
-    features, members = batch([2, 2, 2])
-    alone = apart(features, members, torch.full((5, 5), 0.2))
-    alone.backward()
-    assert alone.item() == 0
-    assert not features.grad.any()
-
-
-def test_the_intra_class_term_is_its_formula_over_classes_with_a_pair() -> None:
-    features, members = batch([0, 0, 3, 4, 4, 4])
-    terms = []
-    for k in (0, 4):
-        own = features[members[:, k] > 0]
-        pairs = [torch.exp(-2 * (a - b).square().sum()) for a, b in itertools.combinations(own, 2)]
-        terms.append(torch.stack(pairs).mean().log())
-    assert intra_class(features, members).item() == pytest.approx(torch.stack(terms).mean().item(), rel=1e-4)
-
-
-def test_raising_the_intra_class_term_draws_a_class_together() -> None:
-    features, members = batch([0, 0, 0])
-    spread = (features - features.mean(0)).square().sum()
-    intra_class(features, members).backward()
-    moved = features + 0.01 * features.grad
-    assert (moved - moved.mean(0)).square().sum() < spread
-    assert intra_class(torch.ones(3, 2), members).item() == pytest.approx(0, abs=1e-6)
-
-
-def test_a_batch_with_one_image_a_class_has_a_finite_loss_and_gradient() -> None:
-    features, members = batch([0, 1, 2, 3, 4])
-    term = intra_class(features, members) + apart(features, members, torch.full((5, 5), 0.2))
-    term.backward()
-    assert term.isfinite()
-    assert features.grad.isfinite().all()
-    assert intra_class(features, members).item() == 0
 
 
 @pytest.mark.parametrize("unit", [True, False])
@@ -119,18 +42,7 @@ def test_the_loss_is_the_sum_of_its_terms(unit, tiny, images, monkeypatch) -> No
     assert torch.allclose(adapter.memory["pair_weights"], weights, atol=1e-6)
 
 
-def test_intra_distance_is_its_formula_over_classes_with_a_pair() -> None:
-    features, members = batch([0, 0, 3, 4, 4, 4])
-    terms = []
-    for k in (0, 4):
-        own = features[members[:, k] > 0]
-        pairs = [(a - b).square().sum() for a, b in itertools.combinations(own, 2)]
-        terms.append(torch.stack(pairs).mean())
-    assert intra_distance(features, members).item() == pytest.approx(torch.stack(terms).mean().item(), rel=1e-4)
-    assert intra_distance(*batch([0, 1, 2])).item() == 0
-
-
-def test_each_form_of_the_intra_class_term_is_what_it_says(tiny, images) -> None:
+def test_the_forms_of_the_intra_class_term_differ(tiny, images) -> None:
     notes = {}
     for intra in ("compact", "distance", "spread"):
         adapter = TCA(tiny(), TCAConfig(threshold=0.0, intra=intra))
@@ -152,7 +64,7 @@ def test_centres_move_by_their_share_and_those_of_absent_classes_stay(tiny) -> N
     assert second.grad.flatten().tolist() == [0.25, 1]  # none through what is remembered
 
 
-def test_centres_are_remembered_only_where_they_are_used(tiny, images) -> None:
+def test_centres_are_stored_only_where_they_are_used(tiny, images) -> None:
     adapters = [TCA(tiny(), TCAConfig(threshold=0.0, centre_share=share)) for share in (1.0, 0.5)]
     for adapter in adapters:
         adapter(images())
@@ -209,7 +121,7 @@ def test_pair_weights_start_equal_and_stay_without_smoothing(tiny, images) -> No
 
 def test_a_network_without_features_is_refused() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    with pytest.raises(ValueError, match="no linear layer"):
+    with pytest.raises(ValueError, match="a network with a linear layer"):
         TCA(net)
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from vcotta import BN, TENT, TENTConfig
+from vcotta.methods import BN, TENT, TENTConfig
 
 
 def test_only_scale_and_shift_of_normalisation_layers_change(tiny, images) -> None:
@@ -31,7 +31,7 @@ def test_repeating_a_batch_lowers_its_entropy(tiny, images) -> None:
     assert all(later < earlier for earlier, later in pairwise(entropies))
 
 
-def test_a_network_without_normalisation_is_predicted_with_and_said_so(tiny, images) -> None:
+def test_a_network_without_normalisation_predicts_with_a_warning(tiny, images) -> None:
     with pytest.warns(UserWarning, match="without adapting"):
         adapter = TENT(tiny("none"))
     assert torch.equal(adapter(images()), BN(tiny("none"))(images()))

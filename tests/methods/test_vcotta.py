@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from vcotta import BN, VCoTTA, VCoTTAConfig, WarmUpConfig, build_adapter, kl_divergence, to_point, to_variational
-from vcotta.bayes import variational_parameters
+from vcotta import WarmUpConfig, build_adapter, configure, to_point, to_variational, warm_up
+from vcotta.bayes import kl_divergence, variational_parameters
+from vcotta.methods import BN, VCoTTA, VCoTTAConfig, warm_up_settings
 from vcotta.methods import vcotta as module
 from vcotta.methods.bn import BNConfig
-from vcotta.methods.prior_mixture import mix
+from vcotta.methods.parts.prior_mixture import mix
 
 
 @pytest.fixture
@@ -44,7 +45,9 @@ def test_alpha_zero_returns_the_teacher_from_before_the_update(net, images) -> N
 
 @pytest.mark.parametrize("inference", ["x0", "filtered", "anchored", "pooled"])
 @pytest.mark.parametrize("target", ["teacher", "mixture"])
-def test_a_source_without_weight_is_spared_the_views_and_nothing_else_changes(net, images, inference, target) -> None:
+def test_a_source_without_weight_predicts_only_the_image_and_the_rest_is_the_same(
+    net, images, inference, target
+) -> None:
     free, almost = (
         VCoTTA(
             net,
@@ -59,7 +62,7 @@ def test_a_source_without_weight_is_spared_the_views_and_nothing_else_changes(ne
 
 
 @pytest.mark.parametrize(("n", "share"), [(1, 1 / (1 + 3 * 0.75)), (2, 2 / (2 + 3 * 0.5)), (4, 1.0), (6, 1.0)])
-def test_few_images_are_normalised_with_the_help_of_the_source(n, share, net, images) -> None:
+def test_few_images_are_normalised_by_a_mixture_with_the_sources_statistics(n, share, net, images) -> None:
     options = {"lr": 0.0, "alpha": 1.0, "inference": "x0", "views": 2}
     adapter = VCoTTA(net, VCoTTAConfig(full_batch=4, prior_images=3, **options))
     expected = BN(to_point(net), BNConfig(statistics="prior", alpha=share))
@@ -68,7 +71,7 @@ def test_few_images_are_normalised_with_the_help_of_the_source(n, share, net, im
     assert torch.allclose(alike(images(n)), BN(to_point(net))(images(n)), atol=1e-6)
 
 
-def test_full_batches_do_not_know_of_the_help(net, images) -> None:
+def test_full_batches_use_their_own_statistics_alone(net, images) -> None:
     helped, alone = (
         VCoTTA(net, VCoTTAConfig(full_batch=6, prior_images=prior, views=2, lr=0.05), seed=0) for prior in (3, None)
     )
@@ -77,15 +80,15 @@ def test_full_batches_do_not_know_of_the_help(net, images) -> None:
     assert not torch.equal(helped(images(5)), alone(images(5)))
 
 
-def test_drift_is_the_divergence_of_the_teacher_from_the_source_before_the_update(net, images) -> None:
+def test_drift_is_the_divergence_of_the_student_from_the_source_before_the_update(net, images) -> None:
     adapter = VCoTTA(net, VCoTTAConfig(lr=0.05, views=1, beta=0.5))
     weights = sum(mean.numel() for _, mean, _ in variational_parameters(net))
     drifts = []
     for seed in range(3):
-        teacher = copy.deepcopy(adapter.networks["teacher"])
+        student = copy.deepcopy(adapter.networks["student"])
         adapter(images(seed=seed))
         drifts.append(adapter.last["drift"])
-        assert drifts[-1] == pytest.approx(kl_divergence(teacher, adapter.start).item() / weights)
+        assert drifts[-1] == pytest.approx(kl_divergence(student, adapter.start).item() / weights)
     assert 0 == drifts[0] < drifts[1] < drifts[2]
 
 
@@ -132,7 +135,7 @@ def test_every_option_predicts_and_adapts(options, net, images) -> None:
 
 
 def fixed_views(monkeypatch, adapter, source: torch.Tensor, teacher: torch.Tensor) -> None:
-    monkeypatch.setattr(adapter, "_look", lambda images: (source, teacher))
+    monkeypatch.setattr(adapter, "_log_probs", lambda images: (source, teacher))
 
 
 def test_each_inference_is_its_formula(net, images, monkeypatch) -> None:
@@ -155,7 +158,7 @@ def test_each_inference_is_its_formula(net, images, monkeypatch) -> None:
         assert torch.allclose(adapter(images()), value, atol=1e-5), inference
 
 
-def test_of_views_that_the_source_is_spared_the_teacher_speaks_alone(net, images, monkeypatch) -> None:
+def test_views_that_the_source_does_not_predict_count_with_the_teacher_alone(net, images, monkeypatch) -> None:
     torch.manual_seed(0)
     (source, _), teacher = torch.randn(2, 6, 4).log_softmax(-1), torch.randn(4, 6, 4).log_softmax(-1)
     first = mix(source, teacher[0], torch.tensor(0.3))
@@ -300,13 +303,13 @@ def test_mixup_trains_on_mixtures_and_predicts_the_images(net, images) -> None:
 def test_very_sure_networks_neither_underflow_nor_skip(preset, net, images) -> None:
     with torch.no_grad():
         net.fc.weight.mul_(3000)
-    adapter = VCoTTA(net, VCoTTAConfig.preset(preset, views=2))
+    adapter = VCoTTA(net, configure("vcotta", preset=preset, views=2))
     assert adapter(images()).isfinite().all()
     assert not adapter.last["skipped"]
 
 
 def test_presets_hold_the_papers_and_the_authors_values() -> None:
-    paper = {d: VCoTTAConfig.preset("paper", d) for d in ("cifar10", "cifar100", "imagenet")}
+    paper = {d: configure("vcotta", preset="paper", dataset=d) for d in ("cifar10", "cifar100", "imagenet")}
     assert [c.margin for c in paper.values()] == [1e-2, 0.3, 0.1]
     assert [c.lr for c in paper.values()] == [1e-4, 1e-4, 1e-2]
     assert [c.loss for c in paper.values()] == ["sce", "sce", "ce"]
@@ -315,18 +318,18 @@ def test_presets_hold_the_papers_and_the_authors_values() -> None:
         assert (config.sampling, config.views, config.beta, config.mixup) == ("local", 32, 0.999, False)
         assert (config.full_batch, config.relative, config.source_views) == (None, False, True)
         assert config.prior_images is None
-    authors = VCoTTAConfig.preset("authors")
+    authors = configure("vcotta", preset="authors")
     assert (authors.alpha, authors.target, authors.inference) == ("confidence", "mixture", "filtered")
     assert (authors.sampling, authors.mixup, authors.margin, authors.lr) == ("weight", True, 0.3, 1e-3)
     assert (authors.kl_lambda, authors.kl_weight, authors.full_batch) == (500_000, None, None)
     assert authors.source_views
-    assert VCoTTAConfig.preset("best") == VCoTTAConfig()
-    assert VCoTTAConfig.preset("authors", kl_weight=0.1).kl_lambda is None
+    assert configure("vcotta", preset="best") == VCoTTAConfig()
+    assert configure("vcotta", preset="authors", kl_weight=0.1).kl_lambda is None
 
 
-def test_options_go_on_top_of_a_preset(tiny) -> None:
+def test_options_override_a_preset(tiny) -> None:
     adapter = build_adapter("vcotta", to_variational(tiny()), preset="paper", dataset="cifar100", views=3, seed=5)
-    assert asdict(adapter.config) == asdict(VCoTTAConfig.preset("paper", "cifar100", views=3))
+    assert asdict(adapter.config) == asdict(configure("vcotta", preset="paper", dataset="cifar100", views=3))
     assert adapter.seed == 5
 
 
@@ -363,11 +366,11 @@ def test_wrong_settings_are_refused_by_name(wrong) -> None:
 
 def test_unknown_presets_and_data_sets_are_named() -> None:
     with pytest.raises(ValueError, match="Did you mean 'paper'"):
-        VCoTTAConfig.preset("papers")
+        configure("vcotta", preset="papers")
     with pytest.raises(ValueError, match="Did you mean 'cifar10"):
-        VCoTTAConfig.preset("paper", "cifr10")
+        configure("vcotta", preset="paper", dataset="cifr10")
     with pytest.raises(ValueError, match="Did you mean 'margin'"):
-        VCoTTAConfig.preset("paper", marginn=1)
+        configure("vcotta", preset="paper", marginn=1)
 
 
 def test_a_plain_network_is_refused_without_source_data_and_warmed_up_with_it(tiny, images) -> None:
@@ -389,3 +392,16 @@ def test_a_plain_network_is_refused_without_source_data_and_warmed_up_with_it(ti
     named = build_adapter("vcotta", tiny(), source=source, views=1, warmup=WarmUpConfig(epochs=2))
     assert source.passes == WarmUpConfig().epochs + 2
     assert not torch.equal(named.start.fc.weight, adapter.start.fc.weight)
+
+
+@pytest.mark.parametrize(("preset", "kl_weight"), [("paper", None), ("best", 0.7), ("authors", 0.7)])
+def test_a_plain_network_is_warmed_up_as_its_preset_says(preset, kl_weight, tiny, images) -> None:
+    source = [(images(8, seed), torch.arange(8) % 4) for seed in range(3)]
+    adapter = build_adapter("vcotta", tiny(), source=source, preset=preset, views=1)
+    expected = warm_up(tiny(), source, WarmUpConfig(kl_weight=kl_weight), progress=False).state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in adapter.start.state_dict().items())
+    assert warm_up_settings("vcotta", "cifar10", preset) == ({"kl_weight": None} if preset == "paper" else {})
+
+
+def test_the_papers_warm_up_on_cifar100_has_its_epochs_and_no_augmix() -> None:
+    assert warm_up_settings("vcotta", "cifar100", "paper") == {"kl_weight": None, "epochs": 5, "augmix": False}

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from vcotta.architecture import build, describe
 from vcotta.models import CifarResNet, Normalised, ResNet, ResNeXt, WideResNet
+from vcotta.models.zoo import describe_network, rebuild_network
 
 
 def test_wrapped_network_gets_normalised_images():
@@ -54,7 +54,7 @@ def test_wrong_normalisation_is_refused_and_the_old_one_kept(mean, std, text):
     ids=lambda net: type(net).__name__,
 )
 def test_every_network_is_rebuilt_from_its_description(net):
-    again = build(describe(net), net.state_dict()).eval()
+    again = rebuild_network(describe_network(net), net.state_dict()).eval()
     again.load_state_dict(net.state_dict(), strict=True)
     images = torch.rand(1, 3, 32, 32)
     assert torch.equal(again(images), net.eval()(images))

@@ -49,7 +49,7 @@ def test_same_seed_same_weights_and_the_global_state_is_left_alone():
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_options_reach_the_network_and_wrong_ones_are_told():
+def test_options_reach_the_network_and_unknown_ones_are_refused():
     assert build_network("wrn-10-1", stem_stride=2, mean=(0.5,) * 3, std=(0.5,) * 3).stem_stride == 2
     with pytest.raises(ValueError, match="Did you mean 'stem_stride'"):
         build_network("wrn-10-1", stemstride=2)

@@ -12,7 +12,7 @@ Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
 
 @pytest.fixture
 def page(browser, make_run, tmp_path):
-    """Open the report of three methods, one with two seeds and notes, one with a name that is no markup."""
+    """Open the report of three methods, one with two seeds and notes, one with a name that looks like markup."""
     domains = {(name, 5): wrong for name, wrong in (("gaussian_noise", 1), ("fog", 4), ("jpeg_compression", 2))}
     runs = {
         "source": make_run("source", {domain: 3 * wrong for domain, wrong in domains.items()}, seconds=0.1),
@@ -75,12 +75,12 @@ def contrast(browser, selector):
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_the_page_opens_without_an_error_and_asks_the_network_for_nothing(page):
+def test_the_page_opens_without_an_error_and_requests_nothing_from_the_network(page):
     assert page.title.startswith("Adapting at test time")
     assert page.get_log("browser") == []
     events = [json.loads(line["message"])["message"] for line in page.get_log("performance")]
-    asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
-    assert [url for url in asked if not url.startswith("data:")] == [page.current_url]
+    requested = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    assert [url for url in requested if not url.startswith("data:")] == [page.current_url]
     script = "return performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith('data:'))"
     assert page.execute_script(script) == []
     broken = "return [...document.images].filter(i => !(i.complete && i.naturalWidth)).length"
@@ -88,7 +88,7 @@ def test_the_page_opens_without_an_error_and_asks_the_network_for_nothing(page):
     assert page.execute_script(broken) == 0
 
 
-def test_a_click_on_a_heading_sorts_and_a_second_one_turns_it_round(page):
+def test_a_click_on_a_heading_sorts_and_a_second_one_reverses_the_order(page):
     assert sorted_by(page) == [("Error %", "ascending")]
     button = page.find_element("xpath", "//th/button[text()='NLL']")
     button.click()
@@ -139,7 +139,7 @@ def test_text_is_readable_in_light_and_dark(page, scheme):
     screen(page, 1200, scheme)
     background = page.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert (luminance([int(v) for v in background[4:-1].split(",")]) < 0.1) == (scheme == "dark")
-    for selector in ("h1", "p.soft", ".tile span", ".scores td", ".scores th button", ".range", "figcaption", "pre"):
+    for selector in ("h1", "p.soft", ".tile span", ".scores td", ".scores th button", ".interval", "figcaption", "pre"):
         assert contrast(page, selector) >= 4.5, selector
     deepest = "[...document.querySelectorAll('.heat td')].sort((a, b) => b.innerText - a.innerText)[0]"
     page.execute_script(f"{deepest}.id = 'deepest'")

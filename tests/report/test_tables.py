@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from vcotta.report import by_corruption, comparison, rows
+from vcotta.report.tables import by_corruption, comparison, csv_text, rows
 
 FOG, SNOW = ("fog", 5), ("snow", 5)
 
@@ -16,7 +16,7 @@ def runs(make_run):
     ]
 
 
-def test_rows_hold_exactly_the_promised_keys_with_error_in_per_cent(runs):
+def test_rows_have_exactly_the_documented_keys_with_error_in_per_cent(runs):
     source, bn = rows(runs)
     assert list(source) == ["method", "error", "nll", "brier", "ece", "seconds"]
     assert source["method"] == "source"
@@ -47,7 +47,7 @@ def test_markdown_by_corruption_ends_with_the_mean(runs):
     )
 
 
-def test_values_that_look_the_same_are_both_best(make_run):
+def test_values_that_are_equal_once_rounded_are_both_best(make_run):
     runs = [make_run(name, {FOG: wrong}) for name, wrong in (("a", 3), ("b", 3), ("c", 4))]
     assert by_corruption(runs).best == {(0, 1), (0, 2), (1, 1), (1, 2)}
 
@@ -62,7 +62,7 @@ def test_terminal_table_fits_eighty_columns_and_sets_the_best_in_bold(runs):
     assert "…" not in text
 
 
-def test_severities_are_told_apart_where_there_are_several(make_run):
+def test_labels_have_severities_where_there_are_several(make_run):
     grid = by_corruption([make_run("source", {("fog", 3): 1, ("motion_blur", 5): 2})])
     assert [row[0] for row in grid.cells] == ["fog 3", "motion blur 5", "mean"]
 
@@ -72,3 +72,20 @@ def test_runs_of_different_streams_are_refused(make_run):
         by_corruption([make_run("source", {FOG: 1}), make_run("bn", {SNOW: 1})])
     with pytest.raises(ValueError, match="at least one run"):
         by_corruption([])
+
+
+def test_the_csv_has_a_line_for_each_run_and_a_column_for_each_visit(seeded, make_run):
+    lines = csv_text({"a": seeded("bn", 2, 0), "b": seeded("bn", 4, 1)}).splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("run,method,label,seed,error,nll")
+    assert lines[0].endswith("error fog,error snow")
+    assert lines[2].startswith("b,bn,bn,1,0.2,")
+    run = make_run("bn", {FOG: 1, SNOW: 2})
+    run.records.extend(dict(record, batch=4 + k) for k, record in enumerate(run.records[:2]))
+    run.timing.extend(dict(line, batch=4 + k) for k, line in enumerate(run.timing[:2]))
+    assert csv_text({"a": run}).splitlines()[0].endswith("error fog,error snow,error fog (2)")
+
+
+def test_markdown_shows_odd_names_as_they_are(seeded):
+    assert r"| a\|b\* &lt;i> |" in comparison([seeded("a|b* <i>", 1, 0)]).markdown()
+    assert "\N{REPLACEMENT CHARACTER}" in by_corruption([seeded("a\x1b[2Jb\n", 1, 0)]).header[1]

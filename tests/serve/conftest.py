@@ -1,4 +1,4 @@
-"""A small model in service."""
+"""A small bundle, a service that runs it, and images to send."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ def small_bundle(method: str = "tent", **options: float) -> Bundle:
         net(torch.rand(64, 3, 8, 8))
     adapter = build_adapter(method, net.eval(), **options)
     return make_bundle(adapter, "wrn-10-1", NAMES, Preprocess(8), batch_size=6, base=4)
+
+
+def same_state(one, other) -> bool:
+    """Whether two nested states are equal to the bit."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same_state(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same_state, one, other))
+    return one == other
 
 
 @pytest.fixture(scope="session")

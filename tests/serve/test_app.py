@@ -1,7 +1,8 @@
-"""The HTTP side: what is answered, what is refused and how."""
+"""The HTTP routes: answers and refusals."""
 
 from __future__ import annotations
 
+import html
 import re
 import signal
 import socket
@@ -14,11 +15,13 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 pytest.importorskip("httpx", reason="httpx is not installed")
 
 from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
 
-from vcotta.serve import run
+from vcotta.serve import server as run
 from vcotta.serve.app import create_app
-from vcotta.serve.limits import Limits
-from vcotta.serve.run import check_exposure
+from vcotta.serve.auth import check_exposure
+from vcotta.serve.bundle import Preprocess
+from vcotta.serve.requests import Limits, decode_files
 from vcotta.serve.service import Service
 
 TOKEN = "a-token-for-the-tests"
@@ -40,10 +43,14 @@ def files(*contents: bytes, name: str = "images"):
     return [(name, (f"{number}.png", content)) for number, content in enumerate(contents)]
 
 
-def test_files_and_arrays_of_the_same_pixels_get_the_same_answer(client, npy, png) -> None:
-    from vcotta.serve.bundle import Preprocess
-    from vcotta.serve.decode import decode_files
+def sample(text: str, name: str, **labels: str) -> float:
+    """The one sample of this name and these labels in Prometheus' text format."""
+    found = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    (value,) = [one.value for one in found if (one.name, one.labels) == (name, labels)]
+    return value
 
+
+def test_files_and_arrays_of_the_same_pixels_get_the_same_answer(client, npy, png) -> None:
     contents = [png(seed=seed) for seed in range(6)]
     as_array = npy(decode_files(contents, Preprocess(8), Limits()))
     one = client.post("/v1/predict?adapt=false", files=files(*contents))
@@ -53,7 +60,7 @@ def test_files_and_arrays_of_the_same_pixels_get_the_same_answer(client, npy, pn
     assert len(one.json()["predictions"]) == 6
 
 
-def test_a_prediction_tells_all_it_should(client, array) -> None:
+def test_an_answer_has_a_prediction_for_each_image_and_describes_its_batch(client, array) -> None:
     answer = client.post("/v1/predict", content=array, headers=NPY | BEARER).json()
     assert answer["batch"] == {
         "step": 1,
@@ -73,21 +80,21 @@ def test_a_prediction_tells_all_it_should(client, array) -> None:
     assert "probabilities" not in short["predictions"][0]
 
 
-def test_what_changes_the_state_needs_the_token_and_what_does_not_does_not(client, service, array) -> None:
+def test_only_requests_that_change_the_state_need_the_token(client, service, array) -> None:
     for path in ("/v1/predict", "/v1/reset"):
         for headers in ({}, {"Authorization": "Bearer wrong"}):
             refused = client.post(path, content=array, headers=NPY | headers)
             assert refused.status_code == 401
             assert refused.headers["www-authenticate"] == "Bearer"
-    assert service.changes == 0
+    assert service.engine.changes == 0
     assert client.post("/v1/predict?adapt=false", content=array, headers=NPY).status_code == 200
     for path in ("/", "/docs", "/healthz", "/metrics", "/v1/state", "/openapi.json"):
         assert client.get(path).status_code == 200
-    assert service.changes == 0
+    assert service.engine.changes == 0
     assert client.post("/v1/reset", headers=BEARER).json() == {"steps": 0, "changes": 1}
 
 
-def test_without_a_token_only_this_machine_is_served(service, array) -> None:
+def test_without_a_token_only_this_machine_may_change_the_state(service, array) -> None:
     app = create_app(service)
     here = TestClient(app, base_url="http://127.0.0.1:8000")
     assert here.post("/v1/predict", content=array, headers=NPY).status_code == 200
@@ -116,18 +123,18 @@ def test_without_a_token_only_this_machine_is_served(service, array) -> None:
         (422, {"content": b"--a\r\nbroken", "headers": {"Content-Type": "multipart/form-data; boundary=a"}}),
         (413, {"files": files(*[b"x"] * 257)}),
         (413, {"content": b"x" * 20_000_000, "headers": NPY}),
-        (413, {"content": (b"x" * 100_000 for _ in range(200)), "headers": NPY}),  # no length is told
+        (413, {"content": (b"x" * 100_000 for _ in range(200)), "headers": NPY}),  # without a Content-Length
         (422, {"params": {"adapt": "perhaps"}, "content": b"", "headers": NPY}),
         (422, {"params": {"adpat": "false"}, "content": b"", "headers": NPY}),
         (422, {"params": {"coverage": "2"}, "content": b"", "headers": NPY}),
         (422, {"params": {"coverage": "0.5"}, "content": b"", "headers": NPY}),
     ],
 )
-def test_a_malformed_request_is_refused_in_words_and_changes_nothing(client, service, status, sent) -> None:
+def test_a_malformed_request_is_refused_with_a_reason_and_changes_nothing(client, service, status, sent) -> None:
     answer = client.post("/v1/predict", **(sent | {"headers": sent.get("headers", {}) | BEARER}))
     assert answer.status_code == status, answer.text
     assert len(answer.json()["detail"]) > 10
-    assert service.changes == service.waiting == client.app.state.in_flight == 0
+    assert service.engine.changes == service.waiting == client.app.state.open_requests == 0
 
 
 @pytest.mark.parametrize(
@@ -149,12 +156,12 @@ def test_a_malformed_request_is_refused_in_words_and_changes_nothing(client, ser
         ("GET", "/v1/predict", 405, "Expected POST for /v1/predict, but got GET. See /docs."),
     ],
 )
-def test_a_refusal_tells_what_was_expected_and_what_came(client, method, address, status, detail) -> None:
+def test_a_refusal_names_what_was_expected_and_what_was_sent(client, method, address, status, detail) -> None:
     answer = client.request(method, address, headers=BEARER)
     assert (answer.status_code, answer.json()) == (status, {"detail": detail})
 
 
-def test_every_parameter_can_be_refused_in_words(client) -> None:
+def test_a_wrong_value_of_any_parameter_is_refused_with_its_name(client) -> None:
     for path, methods in client.get("/openapi.json").json()["paths"].items():
         for method, facts in methods.items():
             for parameter in facts.get("parameters", []):
@@ -163,61 +170,80 @@ def test_every_parameter_can_be_refused_in_words(client) -> None:
                 assert refused.json()["detail"].startswith(f"Expected `{parameter['name']}` to be ")
 
 
-def test_an_unknown_path_is_told_the_known_ones(client) -> None:
+def test_the_answer_to_an_unknown_path_lists_the_known_ones(client) -> None:
     answer = client.get("/predict")
     assert answer.status_code == 404
-    known, came = answer.json()["detail"].split(", but got ")
+    known, given = answer.json()["detail"].split(", but got ")
     assert {"/v1/predict", "/v1/state", "/docs"} <= set(known.removeprefix("Expected one of the paths ").split(", "))
-    assert came.startswith("'/predict'")
+    assert given.startswith("'/predict'")
 
 
-def test_one_bad_file_refuses_its_request_and_no_other(client, service, png, array) -> None:
+def test_a_damaged_file_fails_its_own_request_only(client, service, png, array) -> None:
     assert client.post("/v1/predict", files=files(png(), b"bad"), headers=BEARER).status_code == 422
     assert client.post("/v1/predict", content=array, headers=NPY | BEARER).json()["batch"]["step"] == 1
 
 
-def test_too_many_requests_at_once_are_told_to_come_back(client, array) -> None:
-    client.app.state.in_flight = Limits().requests
+def test_too_many_open_requests_get_429_with_retry_after(client, array) -> None:
+    client.app.state.open_requests = Limits().requests
     answer = client.post("/v1/predict", content=array, headers=NPY | BEARER)
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
 
 
-def test_a_failing_adapter_is_a_500_in_words(client, service, array) -> None:
+def test_a_failing_adapter_is_a_500_that_hides_the_traceback(client, service, array) -> None:
     service.engine.adapter.predict_and_adapt = lambda _: 1 / 0
     answer = client.post("/v1/predict", content=array, headers=NPY | BEARER)
     assert (answer.status_code, "as it was before" in answer.json()["detail"]) == (500, True)
     assert "division" not in answer.text
 
 
-def test_the_state_tells_the_model_and_its_latest_steps(client, array) -> None:
+def test_after_a_step_that_cannot_be_undone_only_a_reset_is_served(client, service, array) -> None:
+    adapter = service.engine.adapter
+    real = adapter.predict_and_adapt
+    client.post("/v1/predict", content=array, headers=NPY | BEARER)
+    adapter.predict_and_adapt = lambda _: 1 / 0  # fails again when the first batch is repeated
+    for query in ("", "", "?adapt=false"):
+        answer = client.post(f"/v1/predict{query}", content=array, headers=NPY | BEARER)
+        assert (answer.status_code, "POST /v1/reset" in answer.json()["detail"]) == (503, True)
+    assert client.get("/healthz").status_code == 503
+    adapter.predict_and_adapt = real
+    assert client.post("/v1/reset", headers=BEARER).json() == {"steps": 0, "changes": 2}
+    assert client.get("/healthz").status_code == 200
+    assert client.post("/v1/predict", content=array, headers=NPY | BEARER).status_code == 200
+
+
+def test_the_state_describes_the_model_and_its_latest_batches(client, array) -> None:
     for _ in range(3):
         client.post("/v1/predict", content=array, headers=NPY | BEARER)
     state = client.get("/v1/state").json()
     assert (state["method"], state["network"], state["steps"], state["token_needed"]) == ("tent", "wrn-10-1", 3, True)
     assert [entry["step"] for entry in state["history"]] == [1, 2, 3]
-    assert state["history"][2]["drift"] > state["history"][0]["drift"] > 0
+    assert state["history"][2]["parameter_distance"] > state["history"][0]["parameter_distance"] > 0
     assert [entry["step"] for entry in client.get("/v1/state?since=2").json()["history"]] == [3]
     assert client.get("/v1/state?since=-1").status_code == 422
 
 
-def test_metrics_are_what_prometheus_reads(client, array) -> None:
+def test_metrics_can_be_parsed_as_prometheus_text(client, array) -> None:
     for _ in range(2):
         client.post("/v1/predict", content=array, headers=NPY | BEARER)
     client.get("/no/such/<place>")
     answer = client.get("/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    lines = answer.text.splitlines()
-    line = re.compile(r'[a-z_]+(\{([a-z]+="[^"\\\n]*",?)+\})? (\+Inf|-?[0-9.e+-]+)')
-    assert all(text.startswith(("# HELP ", "# TYPE ")) or line.fullmatch(text) for text in lines)
-    assert "vcotta_images_total 12" in lines
-    assert 'vcotta_requests_total{path="/v1/predict",status="200"} 2' in lines
-    assert 'vcotta_requests_total{path="other",status="404"} 1' in lines
-    assert 'vcotta_predict_seconds_bucket{le="+Inf"} 2' in lines
-    typed = [text.split()[2] for text in lines if text.startswith("# TYPE")]
-    assert len(typed) == len(set(typed))
+    assert "vcotta_images_total 12.0" in answer.text.splitlines()
+    assert sample(answer.text, "vcotta_requests_total", path="/v1/predict", status="200") == 2
+    assert sample(answer.text, "vcotta_requests_total", path="other", status="404") == 1
+    assert sample(answer.text, "vcotta_predict_seconds_bucket", le="+Inf") == 2
+    assert sample(answer.text, "vcotta_steps") == sample(answer.text, "vcotta_changes") == 2
+    assert sample(answer.text, "vcotta_parameter_distance") > 0
+    assert "no/such" not in answer.text
 
 
-def test_the_state_counts_the_images_of_all_batches_and_not_of_those_it_tells_alone(client, array) -> None:
+def test_metrics_are_openmetrics_if_the_client_accepts_that(client) -> None:
+    answer = client.get("/metrics", headers={"Accept": "application/openmetrics-text"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+
+
+def test_the_state_counts_all_images_not_only_those_of_the_returned_batches(client, array) -> None:
     for _ in range(2):
         client.post("/v1/predict", content=array, headers=NPY | BEARER)
     state = client.get("/v1/state?since=1").json()
@@ -241,7 +267,7 @@ def signals_given_back():
 
 
 @pytest.mark.usefixtures("signals_given_back")
-def test_a_second_signal_does_not_cost_the_state_that_is_being_saved(service, monkeypatch) -> None:
+def test_a_second_signal_does_not_interrupt_saving_the_state(service, monkeypatch) -> None:
     def stopped_by_a_signal(*_) -> None:
         signal.raise_signal(signal.SIGINT)  # as uvicorn does when it has stopped
 
@@ -252,29 +278,30 @@ def test_a_second_signal_does_not_cost_the_state_that_is_being_saved(service, mo
         signal.raise_signal(number)
 
 
-def test_a_port_in_use_is_an_error_in_words() -> None:
+def test_the_error_for_a_port_in_use_says_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(OSError, match=f"Expected .* port {port}, but another program is using it. Give another"):
+        with pytest.raises(OSError, match=f"Expected .* port {port}, but another program is using it. Choose another"):
             run.listen("127.0.0.1", port)
 
 
-def test_a_host_that_is_not_of_this_machine_is_an_error_in_words() -> None:
-    with pytest.raises(OSError, match=r"Expected to listen on 192\.0\.2\.1, port 0, but .+\. Give another"):
+def test_the_error_for_a_foreign_host_says_what_to_do() -> None:
+    with pytest.raises(OSError, match=r"Expected to listen on 192\.0\.2\.1, port 0, but .+\. Choose another"):
         run.listen("192.0.2.1", 0)
 
 
-def test_the_health_is_bad_once_the_service_stops(bundle) -> None:
+def test_the_health_check_fails_once_the_service_has_stopped(bundle) -> None:
     with Service(bundle) as service:
         client = TestClient(create_app(service))
         assert client.get("/healthz").json() == {"status": "ok"}
     assert client.get("/healthz").status_code == 503
 
 
-def test_pages_load_nothing_from_elsewhere(client) -> None:
+def test_pages_load_nothing_from_other_servers(client) -> None:
     for path in ("/", "/docs"):
         page = client.get(path)
-        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert "default-src 'none'" in html.unescape(page.text)
+        assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
         assert page.headers["x-content-type-options"] == "nosniff"
         assert not re.search(r"(src|href)=\"(https?:)?//", page.text)
     assert "/v1/predict" in client.get("/docs").text

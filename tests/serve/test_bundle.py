@@ -1,4 +1,4 @@
-"""Bundles: whole after a round trip, refused when they lie, and never a way to run code."""
+"""Bundles: exact after a round trip, refused if forged, and never a way to run code."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 from torch import nn
 
 from vcotta import Guard, build_adapter, to_variational
-from vcotta.data.digits import digits_network
-from vcotta.experiments.benchmark import find_benchmark
+from vcotta._util.tensorfile import read_state, write_state
+from vcotta.experiments.benchmarks import find_benchmark
 from vcotta.models import build_network
-from vcotta.serve import Bundle, NetworkFacts, Preprocess, load_bundle, make_bundle, save_bundle
+from vcotta.models.wide_resnet import digits_network
+from vcotta.serve import Bundle, NetworkCard, Preprocess, load_bundle, make_bundle, save_bundle
 from vcotta.serve.engine import Engine
-from vcotta.state_files import read_state, write_state
 
 KIND = "vcotta-bundle-1"
 
 
-def test_a_bundle_gives_back_the_network_the_settings_and_what_was_learned_of_source_data(tmp_path, images) -> None:
+def test_a_bundle_restores_network_settings_and_seed(tmp_path, images) -> None:
     net = to_variational(build_network("wrn-10-1", 2, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6)))
     adapter = build_adapter("vcotta", net, views=1, lr=0.5, seed=3)
     made = make_bundle(adapter, "wrn-10-1", ["a", "b"], Preprocess(8), batch_size=7)
@@ -30,7 +30,7 @@ def test_a_bundle_gives_back_the_network_the_settings_and_what_was_learned_of_so
     assert torch.equal(adapter(images(5)), Engine(read).adapter(images(5)))
 
 
-def test_what_a_method_learned_of_source_data_comes_along(tmp_path, images) -> None:
+def test_a_bundle_restores_what_was_learned_from_source_data(tmp_path, images) -> None:
     source = [(images(8), torch.arange(8) % 2)]
     adapter = build_adapter("eata", build_network("wrn-10-1", 2), source=source)
     save_bundle(make_bundle(adapter, "wrn-10-1", ["a", "b"], Preprocess(8)), tmp_path / "a")
@@ -39,29 +39,29 @@ def test_what_a_method_learned_of_source_data_comes_along(tmp_path, images) -> N
 
 GUARDS = {
     "the adapter's": (Guard(collapse=None), None, Guard(collapse=None)),
-    "the usual where it has none": (False, None, Guard()),
-    "none where none is wished": (True, False, None),
-    "the one that is wished": (True, Guard(patience=3), Guard(patience=3)),
+    "the default if the adapter has none": (False, None, Guard()),
+    "none if it is switched off": (True, False, None),
+    "the one that was given": (True, Guard(patience=3), Guard(patience=3)),
 }
 
 
 @pytest.mark.parametrize("case", GUARDS)
 def test_the_server_has_the_guard_of_the_bundle(tmp_path, case) -> None:
-    of_adapter, wished, expected = GUARDS[case]
+    of_adapter, given, expected = GUARDS[case]
     adapter = build_adapter("tent", build_network("wrn-10-1", 2), guard=of_adapter)
-    save_bundle(make_bundle(adapter, "wrn-10-1", ["a", "b"], Preprocess(8), guard=wished), tmp_path / "a")
+    save_bundle(make_bundle(adapter, "wrn-10-1", ["a", "b"], Preprocess(8), guard=given), tmp_path / "a")
     assert Engine(load_bundle(tmp_path / "a")).adapter.guard == expected
 
 
 @pytest.mark.parametrize(("option", "expected"), [("--guard", Guard()), ("--no-guard", None)])
-def test_the_command_can_choose_the_guard(command, tmp_path, monkeypatch, option, expected) -> None:
-    monkeypatch.setattr("vcotta.experiments.setup.start_network", lambda *_, **__: digits_network())  # untrained
-    code, _, told = command("bundle", "--method", "bn", option, "--out", str(tmp_path / "a"))
-    assert code == 0, told
+def test_the_command_chooses_the_guard(command, tmp_path, monkeypatch, option, expected) -> None:
+    monkeypatch.setattr("vcotta.experiments.build.start_network", lambda *_, **__: digits_network())  # untrained
+    code, _, error = command("bundle", "--method", "bn", option, "--out", str(tmp_path / "a"))
+    assert code == 0, error
     assert load_bundle(tmp_path / "a").build_guard() == expected
 
 
-def test_a_bundle_from_before_guards_could_be_chosen_has_the_usual_one(bundle_path, tmp_path) -> None:
+def test_an_old_bundle_without_a_guard_field_gets_the_default_guard(bundle_path, tmp_path) -> None:
     assert changed(bundle_path, tmp_path, lambda content: content.pop("guard")).build_guard() == Guard()
 
 
@@ -71,8 +71,8 @@ def test_an_adapter_that_still_needs_source_data_is_not_bundled() -> None:
         make_bundle(adapter, "wrn-10-1", ["a", "b"], Preprocess(8))
 
 
-def test_the_digits_bundle_names_the_network_of_the_digits() -> None:
-    name, options = find_benchmark("digits").network_facts(None)
+def test_the_digits_benchmark_names_the_digits_network() -> None:
+    name, options = find_benchmark("digits").network_options(None)
     ours = {key: value.shape for key, value in build_network(name, 10, **options).state_dict().items()}
     assert ours == {key: value.shape for key, value in digits_network().state_dict().items()}
 
@@ -85,7 +85,7 @@ def changed(bundle_path, tmp_path, change) -> Bundle:
     return load_bundle(tmp_path / "changed")
 
 
-def test_a_bundle_cannot_have_a_module_imported(bundle_path, tmp_path, monkeypatch) -> None:
+def test_a_bundle_cannot_import_a_module(bundle_path, tmp_path, monkeypatch) -> None:
     (tmp_path / "evil_factory.py").write_text("raise SystemExit('it ran')")
     monkeypatch.chdir(tmp_path)
     bundle = changed(bundle_path, tmp_path, lambda c: c["network"].update(name="evil_factory:make", options={}))
@@ -96,7 +96,7 @@ def test_a_bundle_cannot_have_a_module_imported(bundle_path, tmp_path, monkeypat
     assert "evil_factory" not in sys.modules
 
 
-def test_the_operators_own_factory_is_called_when_named(tmp_path, monkeypatch, images) -> None:
+def test_a_trusted_factory_is_called(tmp_path, monkeypatch, images) -> None:
     (tmp_path / "own_net.py").write_text(
         "from torch import nn\ndef make(classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(192, classes))\n"
     )
@@ -112,7 +112,7 @@ def test_the_operators_own_factory_is_called_when_named(tmp_path, monkeypatch, i
     ("change", "reason"),
     [
         (lambda c: c["network"].update(name="wrn-40-9"), "conv1.weight|block"),
-        (lambda c: c["network"].update(name="wrn-9999999-99"), "no such option"),
+        (lambda c: c["network"].update(name="wrn-9999999-99"), "base=4"),
         (lambda c: c["network"].update(classes=5), "5 class names"),
         (lambda c: c["network"]["options"].update(base=10**9), "base=1000000000"),
         (lambda c: c["network"]["options"].update(checkpoint_path=3), "checkpoint_path"),
@@ -131,13 +131,13 @@ def test_the_operators_own_factory_is_called_when_named(tmp_path, monkeypatch, i
         (lambda c: c.update(weights={"a": 1}), "tensors"),
     ],
 )
-def test_a_bundle_that_makes_no_sense_is_refused_in_words(bundle_path, tmp_path, change, reason) -> None:
+def test_a_forged_bundle_is_refused_with_a_reason(bundle_path, tmp_path, change, reason) -> None:
     with pytest.raises(ValueError, match=reason):
         changed(bundle_path, tmp_path, change).build_network()
 
 
-def test_a_network_without_a_mean_of_its_own_takes_none() -> None:
-    facts = NetworkFacts("timm:resnet18", 10)
+def test_only_named_networks_of_installed_libraries_run_without_trust() -> None:
+    facts = NetworkCard("timm:resnet18", 10)
     assert not facts.runs_foreign_code
-    assert NetworkFacts("timm:hf-hub:someone/model", 10).runs_foreign_code
-    assert NetworkFacts("os:system", 10).runs_foreign_code
+    assert NetworkCard("timm:hf-hub:someone/model", 10).runs_foreign_code
+    assert NetworkCard("os:system", 10).runs_foreign_code

@@ -45,13 +45,13 @@ def run_client(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
 
 
-def test_the_client_prints_a_line_an_image_and_says_why_not(address, service, tmp_path) -> None:
+def test_the_client_prints_a_line_for_each_image_and_the_reason_of_a_refusal(address, service, tmp_path) -> None:
     asked = (address, "picture.png", "another.png")
     adapted = run_client(tmp_path, *asked, "--token-file", "token")
     looked, refused = run_client(tmp_path, *asked, "--look"), run_client(tmp_path, *asked)
     assert adapted.stdout.count(".png: ") == looked.stdout.count(".png: ") == 2
     assert refused.stderr.startswith("401: Expected")
-    assert service.changes == 1
+    assert service.engine.changes == 1
 
 
 class Another(BaseHTTPRequestHandler):
@@ -65,7 +65,7 @@ class Another(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_without_a_picture_a_token_or_a_server_the_client_says_so_in_one_line(png, tmp_path) -> None:
+def test_the_client_reports_a_missing_file_token_or_server_in_one_line(png, tmp_path) -> None:
     (tmp_path / "picture.png").write_bytes(png())
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # taken, but nobody listens
@@ -95,4 +95,4 @@ def test_the_curl_commands_of_the_documents_are_answered(address, service, tmp_p
         done = subprocess.run(["bash", "-c", here], cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert "detail" not in json.loads(done.stdout), done.stdout
-    assert service.changes == sum("Authorization" in command for command in commands)
+    assert service.engine.changes == sum("Authorization" in command for command in commands)

@@ -17,10 +17,10 @@ import torch
 
 import vcotta
 from vcotta import build_adapter
-from vcotta.resume import restore, save_checkpoint
+from vcotta._util.tensorfile import read_state, write_state
+from vcotta.runs.checkpoints import restore, save_checkpoint
 from vcotta.serve.bundle import load_bundle
 from vcotta.serve.engine import Engine
-from vcotta.state_files import read_state, write_state
 
 MANIFEST = {"bundle": "x", "method": "tent"}
 ODD: list[Any] = [
@@ -192,10 +192,14 @@ def fuzz_checkpoints(tmp_path: Path, count: int, seed: int) -> None:
 
 
 def fuzz_adapters(tmp_path: Path, count: int, seed: int) -> None:
-    vcotta.save(small_adapter(), tmp_path / "kept.vcotta")
+    adapter = small_adapter()
+    vcotta.save(adapter, tmp_path / "kept.vcotta")
     (tmp_path / "changed").mkdir()
     path = tmp_path / "kept.vcotta"
-    assert attack(path, "vcotta-adapter-1", lambda p: vcotta.load(p), count, seed, tmp_path / "changed") > count / 2
+    assert (
+        attack(path, "vcotta-adapter-1", lambda p: vcotta.load(p, adapter.start), count, seed, tmp_path / "changed")
+        > count / 2
+    )
 
 
 def test_a_few_damaged_files_are_refused_and_run_nothing(bundle_path, tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""The command itself: a real process, real HTTP, a real SIGTERM, and a start that goes on where it ended."""
+"""`vcotta serve` as a real process: HTTP, signals, kill and restart."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import torch
 
 pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 
-from vcotta.state_files import read_state
+from vcotta._util.tensorfile import read_state
+
+from .conftest import same_state
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-for-the-tests"
@@ -77,33 +78,21 @@ def newest(folder: Path) -> dict:
     return read_state(path, "vcotta-run-1")["adapter"]
 
 
-def equal(one, other) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return one == other
-
-
-def test_stopped_and_started_again_it_ends_in_the_state_of_one_that_never_stopped(
-    bundle_path, tmp_path, npy, images
-) -> None:
+def test_a_restarted_server_ends_in_the_state_of_one_that_never_stopped(bundle_path, tmp_path, npy, images) -> None:
     bodies = [npy(images(6, seed)) for seed in range(6)]
     answers, folders = [], [tmp_path / name for name in ("whole", "parts")]
     for folder, parts in zip(folders, ([bodies], [bodies[:2], bodies[2:5], bodies[5:]]), strict=True):
         folder.mkdir()
-        told = []
+        received = []
         for part in parts:
             server = Server(bundle_path, folder)
-            told += [server.ask("/v1/predict", body) for body in part]
-            assert server.ask("/v1/state")["changes"] == len(told)
+            received += [server.ask("/v1/predict", body) for body in part]
+            assert server.ask("/v1/state")["changes"] == len(received)
             assert server.stop() == 0, server.said
-            assert f"the state after {len(told)} changes" in server.said
-        answers.append(told)
+            assert f"(version {len(received)})" in server.said
+        answers.append(received)
     assert answers[0] == answers[1]
-    assert equal(newest(folders[0]), newest(folders[1]))
+    assert same_state(newest(folders[0]), newest(folders[1]))
 
 
 def test_a_request_that_was_sent_before_the_signal_is_answered(bundle_path, tmp_path, npy, images) -> None:
@@ -111,7 +100,7 @@ def test_a_request_that_was_sent_before_the_signal_is_answered(bundle_path, tmp_
     answer: dict = {}
     asking = threading.Thread(target=lambda: answer.update(server.ask("/v1/predict", npy(images(1)))))
     asking.start()
-    while "vcotta_open_requests 1" not in server.read("/metrics"):
+    while "vcotta_open_requests 1.0" not in server.read("/metrics"):
         assert asking.is_alive(), "it was answered before it could be seen"
     assert server.stop() == 0, server.said
     asking.join()
@@ -119,7 +108,7 @@ def test_a_request_that_was_sent_before_the_signal_is_answered(bundle_path, tmp_
     assert newest(tmp_path)["counters"]["steps"] == 1
 
 
-def test_killed_it_goes_on_from_its_latest_checkpoint(bundle_path, tmp_path, npy, images) -> None:
+def test_a_killed_server_continues_from_its_latest_checkpoint(bundle_path, tmp_path, npy, images) -> None:
     server = Server(bundle_path, tmp_path, "--checkpoint-seconds", "0.1")
     for seed in range(3):
         server.ask("/v1/predict", npy(images(6, seed)))
@@ -135,7 +124,7 @@ def test_killed_it_goes_on_from_its_latest_checkpoint(bundle_path, tmp_path, npy
     assert server.stop() == 0
 
 
-def test_signals_in_a_hurry_do_not_cost_the_state(bundle_path, tmp_path, npy, images) -> None:
+def test_many_signals_do_not_prevent_saving_the_state(bundle_path, tmp_path, npy, images) -> None:
     server = Server(bundle_path, tmp_path)
     server.ask("/v1/predict", npy(images(6)))
     for _ in range(20):
@@ -144,7 +133,7 @@ def test_signals_in_a_hurry_do_not_cost_the_state(bundle_path, tmp_path, npy, im
     assert newest(tmp_path)["counters"]["steps"] == 1
 
 
-def test_a_signal_after_the_last_word_is_no_failure(bundle_path, tmp_path) -> None:
+def test_a_signal_during_the_exit_is_not_a_failure(bundle_path, tmp_path) -> None:
     server = Server(bundle_path, tmp_path)
     server.process.send_signal(signal.SIGTERM)
     server.said += server.process.stdout.readline()
@@ -152,9 +141,7 @@ def test_a_signal_after_the_last_word_is_no_failure(bundle_path, tmp_path) -> No
     assert "Stopped" in server.said
 
 
-def test_a_state_that_could_not_be_saved_at_the_end_is_told_by_the_exit_code(
-    bundle_path, tmp_path, npy, images
-) -> None:
+def test_the_exit_code_is_1_if_the_state_could_not_be_saved(bundle_path, tmp_path, npy, images) -> None:
     server = Server(bundle_path, tmp_path)
     server.ask("/v1/predict", npy(images(6)))
     (tmp_path / "state" / "checkpoints").write_text("no folder")
@@ -170,7 +157,7 @@ def test_a_state_that_could_not_be_saved_at_the_end_is_told_by_the_exit_code(
         (["--max-queue", "3"], "queue"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_two(bundle_path, options, reason) -> None:
+def test_a_wrong_option_is_one_line_and_exit_code_2(bundle_path, options, reason) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "vcotta", "serve", str(bundle_path), *options],
         capture_output=True,
@@ -181,7 +168,7 @@ def test_a_mistake_is_one_line_and_exit_code_two(bundle_path, options, reason) -
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_port_in_use_is_one_line_and_exit_code_two(bundle_path, tmp_path) -> None:
+def test_a_port_in_use_is_one_line_and_exit_code_2(bundle_path, tmp_path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         done = subprocess.run(
@@ -194,8 +181,16 @@ def test_a_port_in_use_is_one_line_and_exit_code_two(bundle_path, tmp_path) -> N
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_what_is_no_bundle_is_refused(tmp_path) -> None:
+def test_a_file_that_is_not_a_bundle_is_refused(tmp_path) -> None:
     path = tmp_path / "a.bundle"
     path.write_bytes(b"nonsense")
     done = subprocess.run([sys.executable, "-m", "vcotta", "serve", str(path)], capture_output=True, text=True)
     assert (done.returncode, "cannot be read" in done.stderr) == (2, True)
+
+
+def test_no_module_of_the_server_needs_posix_only_modules() -> None:
+    modules = ("app", "auth", "bundle", "engine", "metrics", "requests", "schemas", "server", "service")
+    hide = "import sys; sys.modules.update(dict.fromkeys(('resource', 'fcntl', 'pwd', 'grp')))"
+    imports = "; ".join(f"import vcotta.serve.{name}" for name in modules)
+    done = subprocess.run([sys.executable, "-c", f"{hide}; {imports}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

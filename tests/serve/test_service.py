@@ -1,4 +1,4 @@
-"""One worker, in order: pooled or alone, resumed or not, and whatever happens to others."""
+"""The queue and its worker: order, pooling, failures, checkpoints."""
 
 from __future__ import annotations
 
@@ -10,26 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from vcotta.serve import keeper
+from vcotta.serve import engine
 from vcotta.serve.bundle import load_bundle, save_bundle
 from vcotta.serve.engine import Engine
-from vcotta.serve.limits import Limits, RefusedError
+from vcotta.serve.requests import Limits, RefusedError
 from vcotta.serve.service import Service
 
-from .conftest import small_bundle
+from .conftest import same_state, small_bundle
 
 MARK = 0.123
-
-
-def same_state(one, other) -> bool:
-    """Whether two nested states are equal to the bit."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same_state(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same_state, one, other))
-    return one == other
 
 
 def held(service: Service) -> threading.Event:
@@ -58,11 +47,11 @@ def marked(images):
     return images
 
 
-def test_requests_are_answered_as_the_adapter_alone_would_in_the_order_they_came(bundle, service, images) -> None:
+def test_requests_are_answered_in_order_as_by_the_bare_adapter(bundle, service, images) -> None:
     alone = Engine(bundle).adapter
     futures = [service.predict(images(6, seed)) for seed in range(5)]
-    told = [future.result(10) for future in futures]
-    for seed, served in enumerate(told):
+    answers = [future.result(10) for future in futures]
+    for seed, served in enumerate(answers):
         assert torch.equal(served.answer.probabilities, alone(images(6, seed)).double().exp())
         assert (served.step, served.batch_images, served.batch_requests) == (seed + 1, 6, 1)
     assert same_state(service.engine.adapter.state_dict(), alone.state_dict())
@@ -73,8 +62,8 @@ def test_small_requests_that_follow_each_other_are_pooled_in_order(bundle, servi
     sizes = (6, 2, 3, 2, 1, 6, 1, 1)  # pool is 6: [6] [2 3] [2 1] [6] [1 1]
     futures = [service.predict(images(size, seed)) for seed, size in enumerate(sizes)]
     go.set()
-    told = [future.result(10) for future in futures]
-    assert [(t.step, t.offset, t.batch_requests) for t in told] == [
+    answers = [future.result(10) for future in futures]
+    assert [(t.step, t.offset, t.batch_requests) for t in answers] == [
         (1, 0, 1),
         (2, 0, 2),
         (2, 2, 2),
@@ -87,11 +76,11 @@ def test_small_requests_that_follow_each_other_are_pooled_in_order(bundle, servi
     alone = Engine(bundle).adapter
     alone(images(6, 0))
     together = alone(torch.cat([images(2, 1), images(3, 2)])).double().exp()
-    assert torch.equal(told[1].answer.probabilities, together[:2])
-    assert torch.equal(told[2].answer.probabilities, together[2:])
+    assert torch.equal(answers[1].answer.probabilities, together[:2])
+    assert torch.equal(answers[2].answer.probabilities, together[2:])
 
 
-def test_a_small_request_waits_for_others_and_no_longer_than_it_should(bundle, images) -> None:
+def test_a_small_request_waits_for_others_at_most_the_given_time(bundle, images) -> None:
     with Service(bundle, wait=30.0) as service:
         first, second = service.predict(images(3)), service.predict(images(3))
         assert first.result(10).batch_requests == second.result(10).batch_requests == 2
@@ -100,25 +89,25 @@ def test_a_small_request_waits_for_others_and_no_longer_than_it_should(bundle, i
 
 
 @pytest.mark.parametrize("pool", [None, 4])
-def test_only_a_full_pool_is_compiled_for_however_small_the_first_request(bundle, images, pool) -> None:
+def test_the_adapter_compiles_for_a_full_pool_whatever_the_first_request(bundle, images, pool) -> None:
     with Service(bundle, pool=pool, wait=0.0) as service:
         service.predict(images(2)).result(10)
         assert service.engine.adapter.state_dict()["compiled_shape"] == [pool or 6, 3, 8, 8]
 
 
-def test_a_look_changes_nothing_and_is_never_pooled(service, images) -> None:
+def test_a_prediction_without_adaptation_changes_nothing_and_is_never_pooled(service, images) -> None:
     go = held(service)
     futures = [service.predict(images(1)), service.predict(images(1), adapt=False), service.predict(images(1))]
     go.set()
-    told = [future.result(10) for future in futures]
-    assert [t.batch_requests for t in told] == [1, 1, 1]
-    assert [t.changes for t in told] == [1, 1, 2]
+    answers = [future.result(10) for future in futures]
+    assert [t.batch_requests for t in answers] == [1, 1, 1]
+    assert [t.changes for t in answers] == [1, 1, 2]
     before = service.engine.adapter.state_dict()
     service.predict(images(6), adapt=False).result(10)
     assert same_state(service.engine.adapter.state_dict(), before)
 
 
-def test_a_reset_takes_its_turn(bundle, service, images) -> None:
+def test_a_reset_is_processed_in_order(bundle, service, images) -> None:
     go = held(service)
     futures = [service.predict(images(6)), service.reset(), service.predict(images(6))]
     go.set()
@@ -128,7 +117,7 @@ def test_a_reset_takes_its_turn(bundle, service, images) -> None:
     assert (first.changes, done.changes, again.changes) == (1, 2, 3)
 
 
-def test_others_get_what_they_would_have_got_had_the_failing_request_never_come(bundle, service, images) -> None:
+def test_a_failing_request_does_not_change_the_answers_of_the_others(bundle, service, images) -> None:
     poison(service)
     go = held(service)
     service.predict(images(6, 0))
@@ -147,7 +136,7 @@ def test_others_get_what_they_would_have_got_had_the_failing_request_never_come(
     assert torch.equal(futures[0].result(10).answer.probabilities, expected[:2])
     assert torch.equal(futures[2].result(10).answer.probabilities, expected[2:])
     assert torch.equal(last, alone(images(6, 4)).double().exp())
-    assert service.failed_batches == 1
+    assert service.metrics.total("failed_batches") == 1
     assert same_state(service.engine.adapter.state_dict(), alone.state_dict())
 
 
@@ -161,7 +150,7 @@ def test_requests_that_fail_only_together_are_served_one_by_one(bundle, service,
     assert [future.result(10).step for future in futures] == [1, 2, 3]
 
 
-def test_outputs_that_are_no_numbers_are_an_error_and_leave_no_trace(service, images) -> None:
+def test_outputs_that_are_not_finite_are_an_error_and_change_nothing(service, images) -> None:
     adapter = service.engine.adapter
     before, real = adapter.state_dict(), adapter.predict_and_adapt
     adapter.predict_and_adapt = lambda x: real(x) * float("nan")
@@ -170,7 +159,7 @@ def test_outputs_that_are_no_numbers_are_an_error_and_leave_no_trace(service, im
     assert same_state(adapter.state_dict(), before)
 
 
-def test_more_than_the_queue_holds_is_told_to_come_back(bundle, images) -> None:
+def test_a_full_queue_refuses_with_429_and_retry_after(bundle, images) -> None:
     with Service(bundle, limits=Limits(images=6, queue=12), wait=0.0) as service:
         go = held(service)
         first = service.predict(images(6))
@@ -190,11 +179,11 @@ def status(future) -> int:
     return refused.value.status
 
 
-def test_resets_do_not_evade_the_limit_of_the_queue(bundle, images) -> None:
+def test_resets_count_towards_the_limit_of_the_queue(bundle, images) -> None:
     with Service(bundle, limits=Limits(images=6, queue=6), wait=0.0) as service:
         go = held(service)
         service.reset()
-        while service._waiting:  # the worker has taken it, and is being held
+        while service._queue:  # the worker has taken it, and is being held
             pass
         accepted = [service.reset() for _ in range(6)]
         with pytest.raises(RefusedError) as refused:
@@ -204,7 +193,7 @@ def test_resets_do_not_evade_the_limit_of_the_queue(bundle, images) -> None:
         assert [future.result(10).changes for future in accepted] == [2, 3, 4, 5, 6, 7]
 
 
-def test_at_the_end_the_batch_in_hand_is_finished_and_saved_and_the_rest_refused(bundle, tmp_path, images) -> None:
+def test_at_the_end_the_current_batch_is_finished_and_saved_and_the_rest_refused(bundle, tmp_path, images) -> None:
     service = Service(bundle, state=tmp_path / "state")
     with service:
         go = held(service)
@@ -220,11 +209,11 @@ def test_at_the_end_the_batch_in_hand_is_finished_and_saved_and_the_rest_refused
     assert refused.value.status == 503
     assert not service.alive
     with Service(bundle, state=tmp_path / "state") as again:
-        assert again.changes == 1
+        assert again.engine.changes == 1
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_nobody_waits_for_a_worker_that_died(bundle, images) -> None:
+def test_waiting_requests_are_refused_if_the_worker_dies(bundle, images) -> None:
     with Service(bundle, wait=0.0) as service:
         go = threading.Event()
 
@@ -242,7 +231,7 @@ def test_nobody_waits_for_a_worker_that_died(bundle, images) -> None:
 
 
 @pytest.mark.parametrize(("method", "options"), [("tent", {}), ("cotta", {"views": 1})])
-def test_a_restarted_service_goes_on_as_if_nothing_had_happened(tmp_path, images, method, options) -> None:
+def test_a_restarted_service_answers_as_an_uninterrupted_one(tmp_path, images, method, options) -> None:
     save_bundle(small_bundle(method, lr=0.01, **options), tmp_path / "a")
     bundle = load_bundle(tmp_path / "a")
     batches = [images(6, seed) for seed in range(6)]
@@ -251,7 +240,7 @@ def test_a_restarted_service_goes_on_as_if_nothing_had_happened(tmp_path, images
     found = []
     for part in (batches[:2], batches[2:3], batches[3:]):
         with Service(bundle, state=tmp_path / "state") as service:
-            assert service.changes == len(found)
+            assert service.engine.changes == len(found)
             found += [service.predict(batch).result(20).answer.probabilities for batch in part]
     assert all(map(torch.equal, expected, found))
     assert same_state(service.engine.adapter.state_dict(), whole.engine.adapter.state_dict())
@@ -264,10 +253,10 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_used(bundle, tmp_
     newest = tmp_path / "state" / "checkpoints" / "2.safetensors"
     newest.write_bytes(newest.read_bytes()[:-3])
     with pytest.warns(UserWarning, match="not used"), Service(bundle, state=tmp_path / "state") as service:
-        assert service.changes == service.engine.adapter.steps == 1
+        assert service.engine.changes == service.engine.adapter.steps == 1
 
 
-def test_without_a_usable_checkpoint_it_does_not_start_and_loses_none(bundle, tmp_path, images) -> None:
+def test_without_a_usable_checkpoint_the_service_does_not_start_and_keeps_the_files(bundle, tmp_path, images) -> None:
     state = tmp_path / "state"
     with Service(bundle, state=state) as service:
         service.predict(images(6)).result(10)
@@ -280,10 +269,10 @@ def test_without_a_usable_checkpoint_it_does_not_start_and_loses_none(bundle, tm
         ):
             pass
     with Service(bundle, state=state) as service:
-        assert service.changes == 1
+        assert service.engine.changes == 1
 
 
-def test_the_state_of_another_bundle_is_refused_and_kept(bundle, tmp_path, images) -> None:
+def test_the_state_folder_of_another_bundle_is_refused_and_kept(bundle, tmp_path, images) -> None:
     state = tmp_path / "state"
     with Service(bundle, state=state) as service:
         service.predict(images(6)).result(10)
@@ -291,10 +280,10 @@ def test_the_state_of_another_bundle_is_refused_and_kept(bundle, tmp_path, image
     with pytest.raises(ValueError, match="another one"), Service(load_bundle(tmp_path / "b"), state=state):
         pass
     with Service(bundle, state=state) as service:
-        assert service.changes == 1
+        assert service.engine.changes == 1
 
 
-def test_two_servers_do_not_share_a_state(bundle, tmp_path) -> None:
+def test_two_servers_cannot_use_one_state_folder(bundle, tmp_path) -> None:
     with (
         Service(bundle, state=tmp_path / "state"),
         pytest.raises(BlockingIOError, match="another server"),
@@ -304,22 +293,22 @@ def test_two_servers_do_not_share_a_state(bundle, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), torch.OutOfMemoryError("full")])
-def test_what_keeps_it_from_saving_stops_nothing_but_that(bundle, tmp_path, images, monkeypatch, error) -> None:
+def test_the_service_continues_if_checkpoints_cannot_be_written(bundle, tmp_path, images, monkeypatch, error) -> None:
     def full(*_):
         raise error
 
     with Service(bundle, state=tmp_path / "state", checkpoint_seconds=0.0) as service:
-        real = keeper.save_checkpoint
-        monkeypatch.setattr(keeper, "save_checkpoint", full)
+        real = engine.save_checkpoint
+        monkeypatch.setattr(engine, "save_checkpoint", full)
         assert [service.predict(images(6)).result(10).step for _ in range(3)] == [1, 2, 3]
-        assert service.keeper.failures >= 2
-        assert not service.keeper.has(service.changes)
-        monkeypatch.setattr(keeper, "save_checkpoint", real)
-    assert service.keeper.has(3)
+        assert service.metrics.total("checkpoint_failures") >= 2
+        assert not service.engine.saved
+        monkeypatch.setattr(engine, "save_checkpoint", real)
+    assert service.engine.saved
     assert [path.name for path in Path(tmp_path / "state" / "checkpoints").iterdir()] == ["3.safetensors"]
 
 
-def test_checkpoints_are_written_while_it_runs(bundle, tmp_path, images) -> None:
+def test_checkpoints_are_written_while_the_service_runs(bundle, tmp_path, images) -> None:
     with Service(bundle, state=tmp_path / "state", checkpoint_seconds=0.05) as service:
         service.predict(images(6)).result(10)
         place = tmp_path / "state" / "checkpoints" / "1.safetensors"

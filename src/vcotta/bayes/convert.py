@@ -8,7 +8,7 @@ from typing import Literal, TypeVar, cast
 
 from torch import Tensor, nn
 
-from vcotta._messages import unknown_name
+from vcotta._util.errors import unknown_name
 from vcotta.bayes.layers import (
     VariationalConv1d,
     VariationalConv2d,
@@ -18,10 +18,9 @@ from vcotta.bayes.layers import (
     variational_layers,
 )
 
-__all__ = ["SIGMA_FLOOR", "to_point", "to_variational"]
+__all__ = ["to_point", "to_variational"]
 
-SIGMA_FLOOR = 1e-6
-"""The smallest standard deviation a conversion gives; a layer of zeros would have none otherwise."""
+_SIGMA_FLOOR = 1e-6  # for a layer of zeros
 
 _VARIATIONAL: dict[type[nn.Module], type[VariationalLayer]] = {
     nn.Conv1d: VariationalConv1d,
@@ -34,27 +33,20 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 def to_variational(
-    model: Net,
-    sigma_ratio: float = 0.3,
-    inplace: bool = False,
-    *,
-    unsupported: Literal["error", "keep"] = "error",
+    model: Net, sigma_ratio: float = 0.3, inplace: bool = False, *, unsupported: Literal["error", "keep"] = "error"
 ) -> Net:
     r"""Turn every Conv1d, Conv2d and Linear into its variational form; the weights become the means.
 
     The standard deviation starts relative to the layer, sigma0 = sigma_ratio * rms(weight), for weight and bias alike,
-    and is at least 1e-6. The authors start every layer at rho = -4 (sigma = 0.018), which is more than most weights of
-    our WRN-28-10 themselves. Parameters of normalisation layers stay point values.
+    and is at least 1e-6. The authors start every layer at rho = -4 (sigma = 0.018), more than most weights of our
+    WRN-28-10 themselves. Normalisation layers stay as they are. The result computes exactly what ``model`` does.
 
     Args:
         model: Any network.
         sigma_ratio: r in sigma0 = r * rms(weight).
         inplace: Convert ``model`` itself instead of a copy. Hooks, tied modules and references stay valid.
-        unsupported: What to do about layers that look convertible and are not (a subclass, a parametrised or
-            computed weight): ``"error"`` names them, ``"keep"`` leaves them as point parameters.
-
-    Returns:
-        The variational network, in mean mode: it computes exactly what ``model`` does.
+        unsupported: What to do about layers that cannot be converted (a subclass, a parametrised or computed weight):
+            ``"error"`` names them, ``"keep"`` leaves them as point parameters.
 
     Raises:
         ValueError: If nothing can be converted, a layer is unsupported, or the network is variational already.
@@ -71,7 +63,7 @@ def to_variational(
     if unsupported not in ("error", "keep"):
         raise unknown_name("unsupported", unsupported, ("error", "keep"))
     if is_variational(model):
-        raise ValueError("Expected a plain network, but it is variational already. Use it as it is, or to_point first.")
+        raise ValueError("Expected a plain network, but got a variational one. Use it as it is, or to_point first.")
     plain = []
     for name, module in model.named_modules():
         if reason := _why_not(module):
@@ -92,10 +84,10 @@ def to_variational(
     shared: dict[int, nn.Parameter] = {}  # a weight tied between layers keeps one standard deviation
     for name in plain:
         layer = net.get_submodule(name)
-        # Changing the class keeps the module's identity, and with it hooks and every place that refers to it.
+        # Changing the class keeps the module's identity, and so its hooks and all references to it.
         layer.__class__ = _VARIATIONAL[type(layer)]
         assert isinstance(layer, VariationalLayer)
-        layer._attach(max(sigma_ratio * _rms(layer.weight), SIGMA_FLOOR))
+        layer._attach(max(sigma_ratio * _rms(layer.weight), _SIGMA_FLOOR))
         layer.weight_rho = shared.setdefault(id(layer.weight), layer.weight_rho)
         if layer.bias is not None and layer.bias_rho is not None:
             layer.bias_rho = shared.setdefault(id(layer.bias), layer.bias_rho)
@@ -103,11 +95,7 @@ def to_variational(
 
 
 def to_point(model: Net, inplace: bool = False) -> Net:
-    """Drop the standard deviations: a plain network at the means, whose checkpoint any plain network loads.
-
-    Args:
-        model: A variational network; a plain one comes back as it is.
-        inplace: Convert ``model`` itself instead of a copy.
+    """Drop the standard deviations: return a plain network at the means, a copy unless ``inplace``.
 
     Example:
         >>> plain = nn.Linear(4, 2)
@@ -123,7 +111,7 @@ def to_point(model: Net, inplace: bool = False) -> Net:
 
 
 def _why_not(module: nn.Module) -> str | None:
-    """Why a module that has the looks of a convertible layer cannot be converted; None if it can or is another kind."""
+    """Why a layer of a convertible kind cannot be converted; None if it can, or is of another kind."""
     if isinstance(module, nn.MultiheadAttention):
         return "attention reads its projection weights without calling the layers"
     if not isinstance(module, tuple(_VARIATIONAL)):

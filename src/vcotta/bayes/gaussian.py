@@ -11,18 +11,13 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from vcotta.bayes.layers import variational_parameters
-from vcotta.fused import alike, flat, fused, shaped
+from vcotta.nn.elementwise import alike, flat, fused, shaped
 
 __all__ = ["gaussian_kl", "inverse_softplus", "kl_divergence", "mixture_kl_bound"]
 
 
 def inverse_softplus(sigma: Tensor) -> Tensor:
-    r"""Return rho with softplus(rho) = sigma, that is :math:`\rho = \sigma + \log(1 - e^{-\sigma})`.
-
-    Example:
-        >>> inverse_softplus(torch.tensor([0.5])).exp().log1p()
-        tensor([0.5000])
-    """
+    r"""Return rho with softplus(rho) = sigma, that is :math:`\rho = \sigma + \log(1 - e^{-\sigma})`."""
     return sigma + torch.log(-torch.expm1(-sigma))
 
 
@@ -46,16 +41,9 @@ def gaussian_kl(mean_q: Tensor, sigma_q: Tensor, mean_p: Tensor, sigma_p: Tensor
 def kl_divergence(q: nn.Module, p: nn.Module, *, compiled: bool = False) -> Tensor:
     """KL(q || p) between two variational networks of the same shape (paper, equation of the KL term).
 
-    The sum runs over every variational weight and bias; a tensor that several layers share counts once. Parameters
-    without a distribution (normalisation layers) take no part.
-
-    Args:
-        q: The network whose parameters receive the gradient, usually the student.
-        p: The prior. Freeze it (``requires_grad_(False)``) if it is not to be trained.
-        compiled: Compile the arithmetic for a frozen prior, which pays on a GPU (``Runtime.compile``).
-
-    Returns:
-        A scalar; exactly zero if ``q`` and ``p`` hold the same values.
+    The sum runs over every variational weight and bias, a shared tensor once. It is exactly zero if ``q`` and ``p``
+    hold the same values. A prior with ``requires_grad`` receives a gradient, too. ``compiled`` compiles the arithmetic
+    for a frozen prior, which is faster on a GPU (``Runtime.compile``).
 
     Raises:
         ValueError: If a network is not variational or the two do not have the same layers.
@@ -83,14 +71,7 @@ def mixture_kl_bound(
 
     .. math:: \alpha\,\mathrm{KL}(q\|p_1) + (1-\alpha)\,\mathrm{KL}(q\|\bar p)
 
-    The priors are constants here: whatever they require, no gradient reaches them or alpha. ``compiled`` is that of
-    `kl_divergence`.
-
-    Example:
-        >>> from vcotta.bayes import to_variational
-        >>> net = to_variational(nn.Linear(4, 2))
-        >>> mixture_kl_bound(net, net, net, alpha=0.3).item()
-        0.0
+    Priors and alpha are constants here: no gradient reaches them. ``compiled`` is that of `kl_divergence`.
     """
     posterior = _checked(q)
     alpha = alpha.reshape(()) if isinstance(alpha, Tensor) else alpha
@@ -102,7 +83,7 @@ _Parameters = list[tuple[str, Tensor, Tensor]]
 
 
 def _checked(net: nn.Module, like: nn.Module | None = None) -> _Parameters:
-    """The variational parameters of a network that has some, in the shapes of another one."""
+    """The variational parameters of a network; raises if it has none, or other shapes than ``like``."""
     found = list(variational_parameters(net))
     if like is not None:
         shapes, expected = (
@@ -123,7 +104,7 @@ def _checked(net: nn.Module, like: nn.Module | None = None) -> _Parameters:
 
 
 def _kl_to_frozen(posterior: _Parameters, priors: list[tuple[float | Tensor, _Parameters]], compiled: bool) -> Tensor:
-    """The weighted sum of the divergences to priors that take no gradient, in float32 or better."""
+    """The weighted sum of the divergences to priors without gradient, in float32 or better."""
     means, rhos = [mean for _, mean, _ in posterior], [rho for _, _, rho in posterior]
     if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in (*means, *rhos)):
         posterior = [(name, mean.float(), rho.float()) for name, mean, rho in posterior]
@@ -144,10 +125,7 @@ def _over_tensors(
     means: Sequence[Tensor],
     rhos: Sequence[Tensor],
 ) -> tuple[Tensor, list[list[Tensor]]]:
-    """Sums of a formula's values for each tensor, and what else it gives, in the shape of the tensor.
-
-    The sum stays out of what is compiled: over a length that is not known beforehand the compiler sums in one block.
-    """
+    """Apply a formula to each tensor: the sums of its first result, and its other results in the tensor's shape."""
     weights = torch.stack([weight for weight, _ in priors])
     values, others = [], []
     for place, (mean, rho) in enumerate(zip(means, rhos, strict=True)):
@@ -157,17 +135,13 @@ def _over_tensors(
             found = [shaped(other, mean) for other in found]
         else:
             value, *found = formula(weights, *layer)
-        values.append(value.sum())
+        values.append(value.sum())  # not compiled: over an unknown length the compiler would sum in one block
         others.append(found)
     return torch.stack(values), others
 
 
 class _FrozenPriorKL(torch.autograd.Function):
-    r"""Value and gradient of :math:`\sum_k w_k\,\mathrm{KL}(q\|p_k)`, tensor by tensor, see `_kl_and_slopes`.
-
-    The gradient is computed along with the value, which costs autograd's graph, and most of its memory traffic,
-    nothing.
-    """
+    r"""Value and gradient of :math:`\sum_k w_k\,\mathrm{KL}(q\|p_k)` in one pass, without an autograd graph."""
 
     @staticmethod
     def forward(ctx: Any, priors: list[tuple[Tensor, _Parameters]], compiled: bool, *parameters: Tensor) -> Tensor:
@@ -197,11 +171,7 @@ def _kl_values(weights: Tensor, mean: Tensor, rho: Tensor, *priors: Tensor) -> t
 
 
 def _kl_and_slopes(weights: Tensor, mean: Tensor, rho: Tensor, *priors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`_kl_values`, and their slopes for mean and rho.
-
-    Those of one weight are s / sigma_p and r / sigma_p - 1 / sigma_q; the latter, for sigma_q, is multiplied by the
-    slope of softplus.
-    """
+    """`_kl_values`, and their slopes s / sigma_p for the mean and (r / sigma_p - 1 / sigma_q) softplus' for rho."""
     sigma, to_mean, to_sigma = F.softplus(rho), torch.zeros_like(mean), torch.zeros_like(mean)
     for weight, prior_mean, prior_rho in zip(weights, priors[::2], priors[1::2], strict=True):
         scale = F.softplus(prior_rho)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from vcotta._messages import unknown_name
-from vcotta.distributed import noise_like
+from vcotta._util.errors import unknown_name
+from vcotta.nn.sharing import current
 
 __all__ = [
     "Sampling",
@@ -27,20 +27,19 @@ __all__ = [
 ]
 
 Sampling = Literal["local", "weight"]
-"""How a pass draws: ``local`` is the local reparameterisation trick, ``weight`` one draw of the weights a batch."""
+"""How a pass draws: ``local`` reparameterisation (paper), or one draw of the ``weight`` a batch (authors' code)."""
 
 
 class _Perturb(torch.autograd.Function):
-    """Draw from N(mean, variance) element by element, keeping one tensor for the gradient instead of four.
+    """Draw from N(mean, variance) element by element, saving one tensor for the gradient instead of four.
 
-    With y = mean + sqrt(variance) * eps the gradient of the variance is eps / (2 sqrt(variance)). Where every input of
-    a layer without bias is zero so is the variance; it is held above zero, and what multiplies the gradient further
-    back, those inputs, makes it zero.
+    With y = mean + sqrt(variance) * eps the gradient of the variance is eps / (2 sqrt(variance)). A variance of zero,
+    as of a layer without bias whose inputs are all zero, is clamped above zero.
     """
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, variance: Tensor) -> Tensor:
-        deviation, noise = variance.clamp_min(1e-20).sqrt_(), noise_like(mean)
+        deviation, noise = variance.clamp_min(1e-20).sqrt_(), current().noise_like(mean)
         y = torch.addcmul(mean, deviation, noise)
         ctx.save_for_backward(noise.div_(deviation).mul_(0.5))
         return y
@@ -53,12 +52,12 @@ class _Perturb(torch.autograd.Function):
 
 
 class _WithSquare(torch.autograd.Function):
-    """An input and its square; the gradient of both is one pass over memory, where autograd makes four."""
+    """An input and its square; their gradient takes one pass over memory instead of autograd's four."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x)
-        # A product: autocast would take squares in float32, at three times the memory traffic.
+        # A product, as autocast computes squares in float32, at three times the memory traffic.
         return x.view_as(x), x * x
 
     @staticmethod
@@ -69,17 +68,17 @@ class _WithSquare(torch.autograd.Function):
 
 
 class VariationalLayer(nn.Module):
-    r"""What the variational layers share: each weight is N(weight, softplus(weight_rho)^2), and so is each bias.
+    r"""Base of the variational layers: each weight is N(weight, softplus(weight_rho)^2), and so is each bias.
 
-    ``weight`` and ``bias`` are the means, under torch's own names, so a plain checkpoint loads as it is and leaves the
-    standard deviations alone. Outside ``with sampling(net):`` a layer computes with the means, by torch's own code.
+    ``weight`` and ``bias`` are the means, under torch's own names, so that a plain checkpoint loads and leaves the
+    standard deviations as they are. Outside ``with sampling(net):`` a layer computes with the means, by torch's code.
 
     With local reparameterisation (Kingma et al., 2015; the paper's choice) the outputs are drawn, not the weights:
 
     .. math:: y = f(x; \mu_w, \mu_b) + \sqrt{f(x^2; \sigma_w^2, \sigma_b^2)}\,\epsilon, \quad \epsilon \sim N(0, 1)
 
-    with one epsilon for each element of the output. The authors' code draws the weights once a batch instead;
-    that is ``sampling(net, "weight")``.
+    with one epsilon for each element of the output. The authors' code draws the weights once per batch instead,
+    which is ``sampling(net, "weight")``.
     """
 
     weight: Tensor
@@ -115,7 +114,7 @@ class VariationalLayer(nn.Module):
         return noisy
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors):  # type: ignore[no-untyped-def]
-        """Load as usual, but do not miss the standard deviations when a plain checkpoint has none."""
+        """Load as usual, but accept a plain checkpoint, which has no standard deviations."""
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
         if f"{prefix}weight" in state_dict:
             for key in (f"{prefix}weight_rho", f"{prefix}bias_rho"):
@@ -140,7 +139,7 @@ class VariationalLinear(VariationalLayer, nn.Linear):  # type: ignore[misc]
 
 
 class _VariationalConv(VariationalLayer):
-    """What the convolutions share."""
+    """Base of the convolutions."""
 
     def _affine(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         y: Tensor = self._conv_forward(x, weight, bias)  # type: ignore[operator]
@@ -163,17 +162,12 @@ def variational_layers(net: nn.Module) -> Iterator[tuple[str, VariationalLayer]]
 
 
 def is_variational(net: nn.Module) -> bool:
-    """Whether the network has a variational layer.
-
-    Example:
-        >>> is_variational(nn.Linear(2, 2)), is_variational(VariationalLinear(2, 2))
-        (False, True)
-    """
+    """Whether the network has a variational layer."""
     return next(variational_layers(net), None) is not None
 
 
 def variational_parameters(net: nn.Module) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield (name, mean, rho) for every weight and bias that has a distribution, a shared tensor once."""
+    """Yield (name, mean, rho) for every variational weight and bias, a shared tensor once."""
     seen: set[int] = set()
     for name, layer in variational_layers(net):
         for kind, mean, rho in (("weight", layer.weight, layer.weight_rho), ("bias", layer.bias, layer.bias_rho)):
@@ -184,12 +178,7 @@ def variational_parameters(net: nn.Module) -> Iterator[tuple[str, Tensor, Tensor
 
 @contextmanager
 def sampling(net: nn.Module, mode: Sampling = "local") -> Iterator[nn.Module]:
-    """Draw in every pass of ``net`` within the block; outside of it the network uses its means, whatever train() says.
-
-    Args:
-        net: A variational network.
-        mode: ``"local"`` (local reparameterisation, the paper) or ``"weight"`` (one draw of the weights for the whole
-            batch, the authors' code).
+    """Draw in every pass of ``net`` within the block, see `Sampling`; outside it uses its means, also in training mode.
 
     Example:
         >>> net, x = VariationalLinear(3, 2), torch.ones(1, 3)

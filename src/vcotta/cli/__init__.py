@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from vcotta._messages import file_trouble, notes
+from vcotta._util.errors import file_trouble, notes
 from vcotta._version import __version__
 from vcotta.cli.data import corrupt, data_fetch, data_list, data_prepare
 from vcotta.cli.networks import check, train, warmup
@@ -31,8 +31,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(help="See which data is there, and fetch more.", invoke_without_command=True)
-
+data_app = typer.Typer(invoke_without_command=True)
 
 for command in (demo, methods, train, check, warmup, run, report, reproduce, tune, corrupt, bundle, serve, info):
     app.command()(command)
@@ -43,13 +42,13 @@ app.add_typer(data_app, name="data")
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line on standard error and exit code 2."""
+    """Run the command line; an error of the user is one line on standard error and exit code 2."""
     warnings.showwarning = notes()
     try:
         code = app(prog_name="vcotta", standalone_mode=False)
     except _UsageError as error:
         _fail(error.format_message())
-    except (KeyboardInterrupt, typer.Abort):  # some versions of typer return 130 themselves
+    except (KeyboardInterrupt, typer.Abort):  # some versions of typer return 130 instead
         code = 130
     except (ValueError, TypeError, OSError, RuntimeError, ArithmeticError) as error:
         if os.environ.get("VCOTTA_DEBUG"):
@@ -72,12 +71,12 @@ def _version(wanted: bool) -> None:
 
 
 def _help(context: typer.Context) -> None:
-    """Without a command, show which there are."""
+    """Without a command, show the help."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
-data_app.callback(help="See which data is there, and fetch more.")(_help)
+data_app.callback(help="List, prepare and download data.")(_help)
 
 
 @app.callback()

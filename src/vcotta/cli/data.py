@@ -24,18 +24,19 @@ def corrupt(
 ) -> None:
     """Corrupt images as CIFAR-10-C and ImageNet-C do.
 
-    A data set (`vcotta corrupt cifar10 --out DIR`) is written in the official layout, one array a corruption.
+    A data set (`vcotta corrupt cifar10 --out DIR`) is written in the layout of CIFAR-10-C, one array a corruption.
     """
+    from vcotta._util.errors import counted
+    from vcotta._util.progress import display
     from vcotta.corruptions import STANDARD
-    from vcotta.data.corrupted_writer import write_corrupted
+    from vcotta.data.corrupted import write_corrupted
     from vcotta.data.folders import corrupt_files
-    from vcotta.experiments.benchmark import BENCHMARKS
-    from vcotta.report.progress import display
+    from vcotta.experiments.benchmarks import BENCHMARKS
 
     if source in BENCHMARKS:
         names = STANDARD if name is None else (name,)
         with display() as task:
-            report = task(source, "{:.0f} images")
+            progress = task(source, "{:.0f} images")
             write_corrupted(
                 BENCHMARKS[source].load(),
                 out,
@@ -43,26 +44,26 @@ def corrupt(
                 seed,
                 corruptions=names,
                 device=runtime_for(device, None).device,
-                progress=lambda done, total: report(done, total, done),
+                progress=lambda done, total: progress(done, total, done),
             )
-        typer.echo(f"Wrote {len(names)} corruption{'s' * (len(names) != 1)} of {source} to {out}")
+        typer.echo(f"Wrote {counted(len(names), 'corruption')} of {source} to {out}")
         return
     if name is None:
-        raise ValueError("Expected `--name` of a corruption for images, but got none. Try --name fog.")
+        raise ValueError("Expected `--name` with a corruption, but got none. Try --name fog.")
     count = corrupt_files(Path(source), out, name, severity, seed)
-    typer.echo(f"Wrote {count} image{'s' * (count != 1)} to {out}")
+    typer.echo(f"Wrote {counted(count, 'image')} to {out}")
 
 
 def data_list(
-    quick: Annotated[bool, typer.Option("--quick", help="Do not read every byte to check its hash.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Do not check the hashes, which reads every byte.")] = False,
 ) -> None:
-    """Say which data is there, where, and whether its hash is right."""
+    """List the data sets and check their hashes."""
     from rich.table import Table
 
+    from vcotta._util.files import sha256
     from vcotta.corruptions import frost_source
-    from vcotta.data.frost import FROST_FILES, frost_dir
+    from vcotta.corruptions.frost import FROST_FILES, frost_dir
     from vcotta.data.prepared import available
-    from vcotta.files import sha256
 
     table = Table()
     for heading in ("Data", "Images", "Hash", "Official", "Where"):
@@ -83,8 +84,8 @@ def data_list(
 def data_prepare(
     name: Annotated[str, typer.Argument(help="cifar10, cifar100 or imagenet.")],
     root: Annotated[Path | None, typer.Option(help="Folder with the official archives or folders.")] = None,
-    download: Annotated[bool, typer.Option("--download", help="Fetch CIFAR if it is not there.")] = False,
-    verify: Annotated[bool, typer.Option(help="Refuse files whose hash is not the official one.")] = True,
+    download: Annotated[bool, typer.Option("--download", help="Download CIFAR if it is missing.")] = False,
+    verify: Annotated[bool, typer.Option(help="Require the official hashes.")] = True,
     subset: Subset = None,
     list_file: ListFile = None,
     preprocess: Annotated[
@@ -93,13 +94,13 @@ def data_prepare(
 ) -> None:
     """Prepare a data set from its official files.
 
-    CIFAR becomes memory-mapped arrays in the cache folder; ImageNet's images stay where they are and are listed.
+    CIFAR is stored as arrays in the cache folder; ImageNet's images stay in their files and are listed.
     """
-    from vcotta.data.prepare import prepare
-    from vcotta.report.progress import display
+    from vcotta._util.progress import display
+    from vcotta.data.prepared import prepare
 
     with display() as task:
-        report = task(f"Fetching {name}", "{:.0f} bytes")
+        progress = task(f"Downloading {name}", "{:.0f} bytes")
         folder = prepare(
             name,
             root,
@@ -108,19 +109,19 @@ def data_prepare(
             subset=subset,
             list_file=list_file,
             preprocess=preprocess,
-            progress=lambda done, total: report(done, total or 0, done),
+            progress=lambda done, total: progress(done, total or 0, done),
         )
     typer.echo(f"{name} is ready in {folder}")
 
 
-def data_fetch(name: Annotated[str, typer.Argument(help="What to fetch: frost.")]) -> None:
-    """Fetch the frost photographs, checked by hash.
+def data_fetch(name: Annotated[str, typer.Argument(help="What to download: frost.")]) -> None:
+    """Download the frost photographs and check their hashes.
 
-    They are the Apache-2.0 textures of the original benchmark; without them a procedural texture is used.
+    They are the Apache-2.0 textures of the original benchmark; without them frost uses procedural textures.
     """
-    from vcotta._messages import unknown_name
-    from vcotta.data.frost import fetch_frost
+    from vcotta._util.errors import unknown_name
+    from vcotta.corruptions.frost import fetch_frost
 
     if name != "frost":
         raise unknown_name("name", name, ("frost",))
-    typer.echo(f"Six photographs (Apache-2.0), their hashes right, are in {fetch_frost()}")
+    typer.echo(f"Six photographs (Apache-2.0) with the right hashes are in {fetch_frost()}")

@@ -14,11 +14,10 @@ from vcotta.cli.options import (
     Overwrite,
     Precision,
     Seed,
-    interruptions_told,
+    interrupt_message,
     runtime_for,
-    set_threads,
 )
-from vcotta.cli.places import check_out_file, refuse_existing
+from vcotta.cli.output_paths import check_out_file, refuse_existing
 
 __all__ = ["check", "train", "warmup"]
 
@@ -28,12 +27,12 @@ def train(
     dataset: Annotated[str, typer.Option(help="digits, cifar10 or cifar100.")] = "digits",
     model: Model = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default the data set's own.")] = None,
-    augmix: Annotated[bool | None, typer.Option(help="Train on AugMix images; by default the data set's own.")] = None,
+    augmix: Annotated[bool | None, typer.Option(help="Train with AugMix; by default the data set's own.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="L2 penalty; by default the data set's own.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Largest step size; by default the data set's own.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate; by default the data set's own.")] = None,
     rise: Annotated[
         float | None,
-        typer.Option(help="Share of the training in which the step size rises to it; by default the data set's own."),
+        typer.Option(help="Share of the training in which the learning rate rises; by default the data set's own."),
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Images in a batch; by default the data set's own.", min=2)
@@ -45,16 +44,16 @@ def train(
 ) -> None:
     """Train a source network.
 
-    The state is kept beside the file as it goes: the same command goes on after an interruption.
+    Checkpoints are written beside the file; after an interruption the same command resumes from them.
     """
     from dataclasses import asdict, replace
 
-    from vcotta.check import check_network
+    from vcotta._util.progress import display
     from vcotta.data import ImageData
-    from vcotta.experiments.benchmark import find_benchmark
-    from vcotta.experiments.setup import train_network
+    from vcotta.experiments.benchmarks import find_benchmark
+    from vcotta.experiments.build import train_network
     from vcotta.models import save_weights
-    from vcotta.report.progress import display
+    from vcotta.training.diagnose import check_network
 
     benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
     check_out_file(out)
@@ -67,7 +66,7 @@ def train(
     if batch_size is not None:
         benchmark = replace(benchmark, training_batch=batch_size)
     checkpoint = out.with_name(out.name + ".training")
-    with display() as task, interruptions_told():
+    with display() as task, interrupt_message():
         trained = train_network(
             benchmark, model, seed=seed, config=config, runtime=runtime, checkpoint=checkpoint, task=task
         )
@@ -77,7 +76,7 @@ def train(
     training = None if config is None else asdict(replace(config, seed=seed)) | {"batch_size": benchmark.training_batch}
     save_weights(trained, out, network=name, dataset=dataset, classes=classes, error=error, training=training)
     checkpoint.unlink(missing_ok=True)
-    made = benchmark.network_facts(model)[0]
+    made = benchmark.network_options(model)[0]
     label = name if made == name else f"{name} (a small {made})"
     typer.echo(
         f"Wrote {label} to {out}" + ("" if error is None else f"; its error on clean test images is {error:.2%}")
@@ -88,17 +87,17 @@ def check(
     weights: Annotated[Path, typer.Option(help="Weights of the network.")],
     dataset: Dataset = "digits",
     model: Model = None,
-    expected: Annotated[float | None, typer.Option(help="The error it should have, in per cent, if known.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Look at this many images; 0 for all.")] = 1000,
+    expected: Annotated[float | None, typer.Option(help="The expected error, in per cent.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Number of images; 0 for all.")] = 1000,
     device: Device = None,
 ) -> None:
-    """Check a network on clean images before anything else.
+    """Check a network on clean images.
 
-    Catches the usual slips: a normalisation too many or too few, BGR images, labels in another order.
+    Finds the usual mistakes: a normalisation too many or too few, BGR images, labels in another order.
     """
-    from vcotta.check import check_network
-    from vcotta.experiments.benchmark import find_benchmark
+    from vcotta.experiments.benchmarks import find_benchmark
     from vcotta.models import expected_error
+    from vcotta.training.diagnose import check_network
 
     benchmark = find_benchmark(dataset)
     name = model or benchmark.network
@@ -119,9 +118,9 @@ def warmup(
     out: Annotated[Path, typer.Option(help="File for the warmed network (safetensors).")],
     dataset: Dataset = "digits",
     model: Model = None,
-    weights: Annotated[Path | None, typer.Option(help="Weights of the network; digits trains its own.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights of the network; for digits one is trained.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default the data set's own.")] = None,
-    augmix: Annotated[bool | None, typer.Option(help="Show it AugMix images; by default the data set's own.")] = None,
+    augmix: Annotated[bool | None, typer.Option(help="Use AugMix images; by default the data set's own.")] = None,
     flip: Annotated[bool | None, typer.Option(help="Mirror images; by default the data set's own.")] = None,
     seed: Seed = 0,
     device: Device = None,
@@ -130,23 +129,22 @@ def warmup(
 ) -> None:
     """Make a source network variational (Algorithm 1).
 
-    The result is for `vcotta run --weights`. A folder is taken for source data: give images like those that the network
-    was trained on, not those that it will meet. The state is kept beside the file as it goes: the same command goes on
-    after an interruption.
+    The result is for `vcotta run --weights`. With `--dataset folder:DIR` the folder holds source images, like those
+    that the network was trained on. Checkpoints are written beside the file; after an interruption the same command
+    resumes from them.
     """
     from dataclasses import replace
 
-    from vcotta.experiments.benchmark import find_source
-    from vcotta.experiments.setup import source_network, warm_network
-    from vcotta.report.progress import display
+    from vcotta._util.progress import display
+    from vcotta.experiments.benchmarks import find_source
+    from vcotta.experiments.build import one_thread, source_network, warm_network
 
     benchmark, runtime = find_source(dataset), runtime_for(device, precision)
     check_out_file(out)
     refuse_existing(out, overwrite)
     asked: dict[str, Any] = {"epochs": epochs, "augmix": augmix, "flip": flip}
     config = replace(benchmark.warm_up, **{name: value for name, value in asked.items() if value is not None})
-    set_threads(dataset)
-    with display() as task, interruptions_told():
+    with display() as task, interrupt_message(), one_thread(dataset == "digits"):
         plain = source_network(benchmark, model, weights, seed=seed, runtime=runtime, task=task)
         warm_network(benchmark, plain, seed=seed, config=config, runtime=runtime, path=out, task=task)
     typer.echo(f"Wrote the warmed network to {out}")

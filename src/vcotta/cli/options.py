@@ -1,4 +1,4 @@
-"""What the commands share: their common options, and how values on the command line are read."""
+"""Options that several commands share, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = [
     "Settings",
     "Subset",
     "decimals",
-    "interruptions_told",
+    "interrupt_message",
     "numbers",
     "parse_grid",
+    "parse_protocol",
     "parse_settings",
     "runtime_for",
-    "set_threads",
     "show",
 ]
 
-Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
+Seed = Annotated[int, typer.Option(help="Seed of network, warm-up and adapter.", min=0)]
 Dataset = Annotated[
     str, typer.Option(help="digits, cifar10, cifar100, imagenet, or folder:DIR[@SIZE] for class folders.")
 ]
@@ -43,45 +43,33 @@ Model = Annotated[
         help="Network: wrn-28-10, torchvision:NAME, package.module:factory ...; by default the data set's own."
     ),
 ]
-Method = Annotated[
-    str,
-    typer.Option(help="Method; `vcotta methods` lists them; one of your own as module:Class or file.py:Class."),
-]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default the GPU where there is one.")]
+Method = Annotated[str, typer.Option(help="Method of `vcotta methods`, or your own as module:Class or file.py:Class.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default cuda if there is a GPU.")]
 Precision = Annotated[str | None, typer.Option(help="fp32, bf16 or fp64; by default bf16 on a GPU.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is already there.")]
-Limit = Annotated[int | None, typer.Option(help="Use only this many images of each corruption.")]
-Subset = Annotated[int | None, typer.Option(help="ImageNet: use only this many images, the same number of each class.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
+Limit = Annotated[int | None, typer.Option(help="Number of images of each corruption.")]
+Subset = Annotated[int | None, typer.Option(help="ImageNet: number of images, the same of each class.")]
 ListFile = Annotated[
-    Path | None, typer.Option("--list", help="ImageNet: use the images this text file lists, one path a line.")
+    Path | None, typer.Option("--list", help="ImageNet: text file that lists the images to use, one path a line.")
 ]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="OPTION=VALUE", help="An option of the method; may be repeated.")
 ]
 
-
 _PLAIN = {"true": True, "false": False, "none": None}
 
 
 def runtime_for(device: str | None, precision: str | None) -> Any:
-    """The device and precision asked for, or the best there are."""
+    """Return the runtime of the given device and precision; by default a GPU if there is one."""
     import torch
 
-    from vcotta.runtime import Runtime
+    from vcotta.nn.runtime import Runtime
 
     return Runtime(device or ("cuda" if torch.cuda.is_available() else "cpu"), precision)  # type: ignore[arg-type]
 
 
-def set_threads(dataset: str) -> None:
-    """One torch thread for the small network of the digits, which is no faster with more."""
-    import torch
-
-    if dataset == "digits":
-        torch.set_num_threads(1)
-
-
 def show(table: Any) -> None:
-    """Print a table; a pipe has no width, so there it gets all it needs rather than being cut at 80 columns."""
+    """Print a table; where there is no terminal, at least 200 columns wide instead of 80."""
     from rich.console import Console
 
     console = Console()
@@ -98,12 +86,12 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 
 def _values(text: str, words: tuple[Any, ...] = ()) -> list[Any]:
-    """Read values separated by commas: numbers, true, false and none as such, ``words`` and all else as text."""
+    """Parse comma-separated values: numbers, true, false and none; ``words`` and everything else as text."""
     return [_value(part.strip(), words) for part in text.split(",")]
 
 
 def numbers(name: str, text: str) -> list[int]:
-    """Read whole numbers separated by commas."""
+    """Parse comma-separated whole numbers."""
     read = _values(text)
     if not all(type(value) is int for value in read):
         raise ValueError(f"Expected `{name}` to be whole numbers separated by commas, but got {text!r}.")
@@ -111,7 +99,7 @@ def numbers(name: str, text: str) -> list[int]:
 
 
 def decimals(name: str, text: str) -> list[float]:
-    """Read numbers separated by commas; a part may be written as 1/10."""
+    """Parse comma-separated numbers, which may be fractions such as 1/10."""
     try:
         return [float(Fraction(part.strip())) for part in text.split(",")]
     except (ValueError, ZeroDivisionError) as error:
@@ -119,38 +107,39 @@ def decimals(name: str, text: str) -> list[float]:
 
 
 @contextmanager
-def interruptions_told(advice: str = "", kept: str = "") -> Iterator[None]:
-    """Print what a `KeyboardInterrupt` tells of work that was kept; on its own way out it would be lost.
-
-    Args:
-        advice: To be added to it.
-        kept: To be printed in its place where it tells nothing.
-    """
+def interrupt_message(advice: str = "", kept: str = "") -> Iterator[None]:
+    """Print what a `KeyboardInterrupt` says was saved, with ``advice``, or ``kept`` if it says nothing."""
     try:
         yield
     except KeyboardInterrupt as stop:
-        if told := f"{stop} {advice}".strip() if stop.args else kept:
-            typer.echo(told, err=True)
+        if message := f"{stop} {advice}".strip() if stop.args else kept:
+            typer.echo(message, err=True)
         raise
 
 
 def parse_settings(settings: list[str] | None, method: str) -> dict[str, Any]:
-    """Read every OPTION=VALUE of a method into a dictionary."""
+    """Parse every OPTION=VALUE of a method."""
     pairs = [_pair(entry, "--set") for entry in settings or []]
     return {key: _value(text, _words(method, key)) for key, text in pairs}
 
 
+def parse_protocol(settings: list[str] | None) -> dict[str, Any]:
+    """Read every OPTION=VALUE of a protocol into a dictionary."""
+    pairs = [_pair(entry, "--protocol-set") for entry in settings or []]
+    return {key: _value(text, ()) for key, text in pairs}
+
+
 def parse_grid(grid: list[str] | None, method: str) -> dict[str, list[Any]]:
-    """Read every OPTION=A,B,... of a method into a dictionary."""
+    """Parse every OPTION=A,B,... of a method."""
     pairs = [_pair(entry, "--grid") for entry in grid or []]
     return {key: _values(text, _words(method, key)) for key, text in pairs}
 
 
 def _words(method: str, option: str) -> tuple[Any, ...]:
-    """The words a method's option may be, such as "none" of VCoTTA's sampling, which is then no None."""
-    from vcotta.methods import METHODS
+    """The text values of a method's option, such as "none" of VCoTTA's sampling, which does not mean None."""
+    from vcotta.methods import find_method, list_methods
 
-    hints = get_type_hints(METHODS[method].Config) if method in METHODS else {}
+    hints = get_type_hints(find_method(method).Config) if method in list_methods() else {}
     return get_args(hints.get(option))
 
 

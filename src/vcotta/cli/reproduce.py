@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vcotta.cli.options import Device, decimals, interruptions_told, numbers, show
-from vcotta.cli.places import check_out_folder
+from vcotta.cli.options import Device, decimals, interrupt_message, numbers, runtime_for, show
+from vcotta.cli.output_paths import check_out_folder
 
 if TYPE_CHECKING:
     from vcotta.experiments.launch import Launcher
@@ -17,7 +17,7 @@ __all__ = ["reproduce"]
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="An experiment; --list tells their names.")] = None,
+    name: Annotated[str | None, typer.Argument(help="An experiment; --list shows their names.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     dataset: Annotated[str, typer.Option(help="digits, cifar10, cifar100 or imagenet.")] = "digits",
     scale: Annotated[str, typer.Option(help="quick (fewer images, views and values) or full.")] = "quick",
@@ -31,11 +31,12 @@ def reproduce(
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="The source network; not needed for digits.")] = None,
     warmed: Annotated[
-        Path | None,
-        typer.Option(help="The same network from `vcotta warmup`, to be taken as it is, whatever the preset."),
+        Path | None, typer.Option(help="The same network from `vcotta warmup`; it is used whatever the preset.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Use only this many images of each corruption.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of runs and results; call again to go on.")] = Path("reproduced"),
+    out: Annotated[
+        Path, typer.Option(help="Folder of runs and results; with the same folder an experiment continues.")
+    ] = Path("reproduced"),
     workers: Annotated[
         int | None, typer.Option(help="Processes of the local launcher; by default 2, on a GPU 1.", min=1)
     ] = None,
@@ -48,33 +49,32 @@ def reproduce(
     ] = None,
     device: Device = None,
 ) -> None:
-    """Repeat an experiment of the paper and set the result beside it.
+    """Repeat an experiment of the paper and compare the results.
 
-    Finished runs are kept in the folder and never repeated; a stopped one goes on from its last checkpoint. The outcome
-    is written as a page with its picture, as JSON and as CSV, into a folder named after all that was asked for.
+    Finished runs are kept in the folder and not repeated; stopped ones resume from their last checkpoint. The outcome
+    is written as a page with its picture, as JSON and as CSV, into a folder named after the options that were chosen.
 
     With --launcher ray every machine must see the folder and the cache folder under the same names.
     """
     from rich.table import Table
 
-    from vcotta._messages import counted, unknown_name
-    from vcotta.experiments.entries import ENTRIES
-    from vcotta.experiments.networks import Weights
+    from vcotta._util.errors import counted, unknown_name
+    from vcotta._util.progress import display
+    from vcotta.experiments.paper.experiments import EXPERIMENTS
     from vcotta.experiments.reproduce import reproduce as repeat
     from vcotta.experiments.reproduce import scaled
-    from vcotta.report.progress import display
 
     if listed or name is None:
         table = Table()
         for heading in ("Experiment", "What it shows", "In the paper"):
             table.add_column(heading, overflow="fold")
-        for entry in ENTRIES.values():
-            table.add_row(entry.name, entry.title, entry.where)
+        for experiment in EXPERIMENTS.values():
+            table.add_row(experiment.name, experiment.title, experiment.where)
         show(table)
         return
-    if name not in ENTRIES:
-        raise unknown_name("experiment", name, ENTRIES)
-    asked = scaled(
+    if name not in EXPERIMENTS:
+        raise unknown_name("experiment", name, EXPERIMENTS)
+    chosen = scaled(
         dataset,
         scale,
         preset=preset,
@@ -85,36 +85,37 @@ def reproduce(
     )
     check_out_folder(out)
     device, run_by = _launcher(launcher, address, workers, device)
-    with display() as task, interruptions_told(kept="Finished runs are kept: the same command goes on."):
+    with display() as task, interrupt_message(kept="Finished runs are kept: the same command continues."):
         found = repeat(
-            ENTRIES[name],
-            asked,
+            EXPERIMENTS[name],
+            chosen,
             out,
             launcher=run_by,
-            weights=Weights(weights, warmed),
+            weights=weights,
+            warmed=warmed,
             device=device,
-            report=task(name, "{:.0f} cells done"),
+            report=task(name, "{:.0f} runs done"),
         )
     show(found.table.rich())
-    if found.cells > found.ran:
-        typer.echo(f"{found.cells - found.ran} of {counted(found.cells, 'run')} were there.")
+    if found.runs > found.ran:
+        typer.echo(f"{found.runs - found.ran} of {counted(found.runs, 'run')} were finished before.")
     typer.echo(f"Page: {found.folder / 'outcome.md'}")
 
 
 def _launcher(name: str, address: str | None, workers: int | None, device: str | None) -> tuple[str, Launcher]:
-    """The device and the launcher asked for."""
-    from vcotta._messages import unknown_name
-    from vcotta.cli.options import runtime_for
+    """Return the device and the launcher."""
+    from vcotta._util.errors import unknown_name
     from vcotta.experiments.launch import LocalLauncher
-    from vcotta.experiments.ray_launcher import RayLauncher
+    from vcotta.experiments.launch_ray import RayLauncher
 
     if name == "ray":
         if workers is not None:
             raise ValueError(
-                f"Expected `workers` only with the local launcher, but got {workers}: a Ray cluster runs as many cells "
+                f"Expected `workers` only with the local launcher, but got {workers}: a Ray cluster runs as many runs "
                 "at once as it has resources for."
             )
-        return device or runtime_for(None, None).device, RayLauncher(address)  # the cluster may have what we have not
+        # A given device is not checked: the cluster may have a GPU though this machine has none.
+        return device or runtime_for(None, None).device, RayLauncher(address)
     if name != "local":
         raise unknown_name("launcher", name, ("local", "ray"))
     if address is not None:

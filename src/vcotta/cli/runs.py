@@ -1,11 +1,11 @@
-"""Commands that adapt: run and tune."""
+"""The commands run and tune."""
 
 from __future__ import annotations
 
 import warnings
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,17 +21,21 @@ from vcotta.cli.options import (
     Seed,
     Settings,
     Subset,
-    interruptions_told,
+    interrupt_message,
     numbers,
     parse_grid,
+    parse_protocol,
     parse_settings,
     runtime_for,
-    set_threads,
     show,
 )
-from vcotta.cli.places import check_out_file, check_out_folder, refuse_existing
+from vcotta.cli.output_paths import check_out_file, check_out_folder, refuse_existing
 
 __all__ = ["run", "tune"]
+
+StreamSeed = Annotated[
+    int, typer.Option(help="Seed of the corrupted test images, the same in every run unless changed.", min=0)
+]
 
 CHECKPOINT_SECONDS = 30.0  # a checkpoint of a large network takes about a second
 
@@ -47,11 +51,26 @@ def run(
     source: Annotated[
         str | None,
         typer.Option(
-            help="Source images for what a method learns before testing, such as folder:DIR; by default the data set's "
-            "own training images."
+            help="Source images that a method learns from before testing, such as folder:DIR; by default the data "
+            "set's own training images."
         ),
     ] = None,
     seed: Seed = 0,
+    stream_seed: StreamSeed = 0,
+    protocol: Annotated[
+        str,
+        typer.Option(
+            help="Test protocol: continual, gradual, orders, loops, reset_each_shift, mixed_domains or correlated."
+        ),
+    ] = "continual",
+    protocol_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--protocol-set",
+            metavar="OPTION=VALUE",
+            help="A number of the protocol: order=3 of orders, rounds=10 of loops, delta=0.1 of correlated.",
+        ),
+    ] = None,
     corruptions: Annotated[
         str | None,
         typer.Option(
@@ -63,7 +82,9 @@ def run(
     limit: Limit = None,
     corrupted: Annotated[
         Path | None,
-        typer.Option(help="Folder of the official corrupted files, or from `vcotta corrupt`; by default on the fly."),
+        typer.Option(
+            help="Folder of corrupted files, official or from `vcotta corrupt`; by default images are corrupted here."
+        ),
     ] = None,
     subset: Subset = None,
     list_file: ListFile = None,
@@ -71,13 +92,14 @@ def run(
         str | None,
         typer.Option(help="ImageNet-C: none (default; it is 224 x 224 already), or res256crop224 with --legacy."),
     ] = None,
-    legacy: Annotated[
-        bool, typer.Option("--legacy", help="ImageNet-C: resize once more, to repeat numbers of code that does.")
-    ] = False,
+    legacy: Annotated[bool, typer.Option("--legacy", help="ImageNet-C: resize once more, as older code did.")] = False,
     settings: Settings = None,
     guard: Annotated[
         bool | None,
-        typer.Option("--guard/--no-guard", help="Protect the adapter from its stream; on for vcotta's preset best."),
+        typer.Option(
+            "--guard/--no-guard",
+            help="Protect the adapter from its stream; by default on for vcotta's preset best only.",
+        ),
     ] = None,
     device: Device = None,
     precision: Precision = None,
@@ -85,12 +107,13 @@ def run(
         bool, typer.Option("--overwrite", help="Replace a run that is already in the folder.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in the folder if it was stopped; start it if need be.")
+        bool,
+        typer.Option("--resume", help="Continue the run in the folder if it was stopped; start it if there is none."),
     ] = False,
     checkpoint_every: Annotated[
         int,
         typer.Option(
-            help="Save what --resume needs every so many batches, but not within 30 s, and on Ctrl-C; 0 for never.",
+            help="Batches between two checkpoints for --resume, at least 30 s apart; one more on Ctrl-C; 0 for none.",
             min=0,
         ),
     ] = 50,
@@ -98,110 +121,84 @@ def run(
         bool, typer.Option("--distributed", help="Share each batch with the other processes that torchrun started.")
     ] = False,
 ) -> None:
-    """Run one method through the fifteen corruptions.
+    """Run one method through a stream of corrupted images.
 
-    Every batch is recorded in the folder: manifest.json, records.jsonl, timing.jsonl, summary.json. Of ImageNet-C
-    (--corrupted DIR), --subset, --list, --preprocess and --legacy say which images are read, and how.
+    Every batch is recorded in the folder: manifest.json, records.jsonl, timing.jsonl, summary.json. For ImageNet-C
+    (--corrupted DIR), --subset, --list, --preprocess and --legacy choose which images are read, and how.
 
-    A run that was killed goes on with the same command and --resume, and its records are those of an undisturbed run.
-    A finished one is left as it is.
+    To continue a run that was killed, use the same command with --resume: its records will be those of a run that was
+    not killed. A finished run is shown and not changed.
 
-    Several processes, one for each GPU or CPU core, run it as one: torchrun --nproc-per-node 2 -m vcotta run ...
+    Several processes, one for each GPU or CPU core, can share each batch: torchrun --nproc-per-node 2 -m vcotta run ...
     --distributed.
     """
     from rich.console import Console
 
-    from vcotta.corruptions import STANDARD, frost_source
-    from vcotta.distributed import World, join_world
-    from vcotta.evaluate import already_finished, run_stream
-    from vcotta.experiments.benchmark import find_benchmark, find_source
-    from vcotta.experiments.setup import adapter_for, start_network, stream_for
-    from vcotta.files import sha256
-    from vcotta.methods import check_distributed, choose_guard, configure, distribute
-    from vcotta.methods.elsewhere import known_method
-    from vcotta.report.progress import display
+    from vcotta._util.progress import display
+    from vcotta.corruptions import STANDARD
+    from vcotta.experiments.build import stream_for
+    from vcotta.experiments.grid import run_spec
+    from vcotta.methods import check_distributed, import_method
+    from vcotta.nn.distributed import World, join_world
     from vcotta.report.tables import by_corruption, comparison
-    from vcotta.resume import has_checkpoints
-    from vcotta.runs import SUMMARY, check_folder
+    from vcotta.runs.run import SUMMARY, check_folder
+    from vcotta.runs.spec import RunSpec
 
-    method, benchmark, runtime = known_method(method), find_benchmark(dataset), runtime_for(device, precision)
-    options = parse_settings(settings, method)
-    known = None if source is None else find_source(source, benchmark)
+    method, runtime = import_method(method), runtime_for(device, precision)
     files = {"subset": subset, "list_file": list_file, "preprocess": preprocess, "legacy": legacy or None}
-    config = configure(method, **{"dataset": benchmark.settings, **options})  # a mistake is told before any training
+    spec = RunSpec(
+        method,
+        dataset,
+        model,
+        weights,
+        parse_settings(settings, method),
+        source=source,
+        protocol=protocol,
+        protocol_options=parse_protocol(protocol_set),
+        corruptions=STANDARD if corruptions is None else [name.strip() for name in corruptions.split(",")],
+        severity=severity,
+        batch_size=batch_size,
+        limit=limit,
+        corrupted=corrupted,
+        corrupted_options={key: value for key, value in files.items() if value is not None},
+        seed=seed,
+        stream_seed=stream_seed,
+        guard=guard,
+        device=runtime.device,
+        precision=runtime.precision,
+    )
     check_folder(out, overwrite, resume)
     if distributed:
         check_distributed(method)
     with ExitStack() as stack:
         world = stack.enter_context(join_world(runtime.device)) if distributed else World()
         if not world.leads:
-            warnings.simplefilter("ignore")  # the first process tells them
+            warnings.simplefilter("ignore")  # the first process shows them
         with world.all_or_none():
             if world.leads and not (resume and (out / SUMMARY).exists()):  # a finished run may be a read-only one
                 check_out_folder(out)
-        stream = stream_for(
-            benchmark,
-            seed=seed,
-            corruptions=STANDARD if corruptions is None else [name.strip() for name in corruptions.split(",")],
-            severity=severity,
-            batch_size=batch_size,
-            limit=limit,
-            corrupted=corrupted,
-            files={key: value for key, value in files.items() if value is not None},
-            device=runtime.device,
+        task = stack.enter_context(display(None if world.leads else Console(quiet=True)))
+        stack.enter_context(interrupt_message("Use the same command with --resume."))
+        done = run_spec(
+            spec,
+            out,
+            task=task,
+            overwrite=overwrite,
+            resume=resume,
+            checkpoint_every=checkpoint_every or None,
+            checkpoint_seconds=CHECKPOINT_SECONDS,
+            world=world,
         )
-        if known is not None:
-            known.check_classes(stream.data.class_names)
-        facts = {
-            "dataset": dataset,
-            "network": model or benchmark.network,
-            "weights_file_sha256": weights and sha256(weights),
-            "frost": frost_source(),
-        }
-        if source is not None:
-            facts["source"] = source
-        set_threads(dataset)
-        done = None
-        if resume and not distributed:  # several processes agree on it when they have opened the run
-            protection = choose_guard(method, guard, options)
-            done = already_finished(
-                out, method, config, stream, seed=seed, runtime=runtime, guard=protection, manifest=facts
-            )
-        if done is None:
-            task = stack.enter_context(display(None if world.leads else Console(quiet=True)))
-            with interruptions_told():  # in its warm-up
-                start = start_network(
-                    benchmark, method, model, weights, seed=seed, runtime=runtime, source=known, task=task
-                )
-            adapter = adapter_for(
-                benchmark, method, start, seed=seed, runtime=runtime, source=known, guard=guard, **options
-            )
-            distribute(adapter, world)
-            report = task(method, "error {:.1%}")
-            if not (resume and has_checkpoints(out)):  # which begins with what was done
-                report(0, len(stream), 0.0)  # the first batch may take minutes
-            with interruptions_told("Use the same command with --resume."):
-                done = run_stream(
-                    adapter,
-                    stream,
-                    out,
-                    progress=report,
-                    manifest=facts,
-                    overwrite=overwrite,
-                    resume=resume,
-                    checkpoint_every=checkpoint_every or None,
-                    checkpoint_seconds=CHECKPOINT_SECONDS,
-                )
     if world.leads:
         show(comparison([done]).rich())
         show(by_corruption([done]).rich())
-        frost = f" Frost: {frost_source()}." if "frost" in stream.corruptions else ""
-        typer.echo(f"{stream}{frost} Files: {out}")
+        frost = done.manifest["stream"]["frost"]
+        typer.echo(f"{stream_for(spec)}{f' Frost: {frost}.' if frost else ''} Files: {out}")
 
 
 def tune(
     method: Method,
-    out: Annotated[Path, typer.Option(help="JSON file for what was found.")],
+    out: Annotated[Path, typer.Option(help="JSON file for the results.")],
     dataset: Dataset = "digits",
     model: Model = None,
     weights: Annotated[Path | None, typer.Option(help="Weights of the network, or a warmed network.")] = None,
@@ -220,36 +217,34 @@ def tune(
 ) -> None:
     """Search a method's options on held-out corruptions.
 
-    These are the four extra ones: speckle_noise, gaussian_blur, spatter, saturate. The fifteen that are reported are
-    never looked at. Trials are kept beside the file as they are made: the same command goes on after an interruption.
+    These are the four extra ones: speckle_noise, gaussian_blur, spatter, saturate; the fifteen that are reported are
+    not used. Finished trials are kept beside the file: after an interruption the same command continues.
     """
-    from vcotta.experiments.benchmark import find_benchmark
-    from vcotta.experiments.tuning import SPACES, searched, tune, write_trials
-    from vcotta.methods import configure
-    from vcotta.methods.elsewhere import known_method
-    from vcotta.report.progress import display
+    from vcotta._util.progress import display
+    from vcotta.experiments.tune import SPACES, searched, tune, tune_spec, write_trials
+    from vcotta.methods import import_method
 
-    method, benchmark, runtime = known_method(method), find_benchmark(dataset), runtime_for(device, precision)
-    configure(method)
+    method, runtime = import_method(method), runtime_for(device, precision)
+    spec = tune_spec(
+        method,
+        dataset,
+        numbers("severities", severities),
+        network=model,
+        weights=weights,
+        limit=limit,
+        table=table,
+        device=runtime.device,
+        precision=runtime.precision,
+    )
     space = parse_grid(grid, method) or SPACES.get(method)
     if not space:
         raise ValueError(f"Expected a method with options, but {method} has none to search.")
     check_out_file(out)
     refuse_existing(out, overwrite)
-    on: dict[str, Any] = {
-        "seeds": numbers("seeds", seeds),
-        "severities": numbers("severities", severities),
-        "limit": limit,
-        "table": table,
-        "network": model,
-        "weights": weights,
-        "runtime": runtime,
-    }
-    set_threads(dataset)
-    checkpoint = out.with_name(out.name + ".tuning")
-    with display() as task, interruptions_told(kept="Finished trials are kept: the same command goes on."):
-        found = tune(benchmark, method, space, **on, trials=trials, task=task, checkpoint=checkpoint)
-    write_trials(out, searched(benchmark, method, **on), found)
+    checkpoint, chosen_seeds = out.with_name(out.name + ".tuning"), numbers("seeds", seeds)
+    with display() as task, interrupt_message(kept="Finished trials are kept: the same command continues."):
+        found = tune(spec, space, seeds=chosen_seeds, trials=trials, task=task, checkpoint=checkpoint)
+    write_trials(out, searched(spec, chosen_seeds), found)
     checkpoint.unlink(missing_ok=True)
     best = found[0]
     chosen = " ".join(f"--set {key}={value}" for key, value in best["options"].items())

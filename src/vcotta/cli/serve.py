@@ -1,4 +1,4 @@
-"""Commands that bring a model into service: bundle and serve."""
+"""The commands `vcotta bundle` and `vcotta serve`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from vcotta.cli.options import Dataset, Device, Model, Overwrite, Precision, Seed, Settings, parse_settings, runtime_for
-from vcotta.cli.places import check_out_file, refuse_existing
+from vcotta.cli.output_paths import check_out_file, refuse_existing
 
 __all__ = ["bundle", "serve"]
 
@@ -22,46 +22,49 @@ def bundle(
     ] = None,
     method: Annotated[str, typer.Option(help="Method; `vcotta methods` lists them.")] = "vcotta",
     preprocess: Annotated[
-        str | None, typer.Option(help="How images get their size: none, resize or res256crop224; by default by size.")
+        str | None,
+        typer.Option(help="How images are resized: none, resize or res256crop224 (the default for 224 pixels)."),
     ] = None,
     settings: Settings = None,
-    guard: Annotated[
-        bool,
-        typer.Option("--guard/--no-guard", help="Protect the served adapter from its stream, whatever the method."),
-    ] = True,
+    guard: Annotated[bool, typer.Option("--guard/--no-guard", help="Whether the served adapter has a guard.")] = True,
     seed: Seed = 0,
     device: Device = None,
     precision: Precision = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Pack a network and a method into one file.
+    """Write a network and a method to one file for `vcotta serve`.
 
-    The file is for `vcotta serve`: weights, class names, preprocessing, settings. A plain network is warmed up first
-    where the method needs that, and the method learns from source data what it needs of them: the server has none.
+    A warm-up or source data that the method needs are used now: the server has no source data.
     """
-    from vcotta._messages import unknown_name
-    from vcotta.cli.options import set_threads
+    from vcotta._util.errors import unknown_name
+    from vcotta._util.progress import display
     from vcotta.data.image_files import PREPROCESSES
-    from vcotta.experiments.benchmark import find_benchmark
-    from vcotta.experiments.setup import adapter_for, start_network
-    from vcotta.methods import configure
-    from vcotta.report.progress import display
+    from vcotta.experiments.benchmarks import find_benchmark
+    from vcotta.experiments.build import adapter_for_spec
+    from vcotta.runs.spec import RunSpec
     from vcotta.serve import Preprocess, make_bundle, save_bundle
 
-    benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
-    options = parse_settings(settings, method)
-    configure(method, **{"dataset": benchmark.settings, **options})  # a mistake is told before any training
+    runtime = runtime_for(device, precision)
+    spec = RunSpec(
+        method,
+        dataset,
+        model,
+        weights,
+        parse_settings(settings, method),
+        seed=seed,
+        device=runtime.device,
+        precision=runtime.precision,
+    )
+    benchmark = find_benchmark(dataset)
     if preprocess not in (None, *PREPROCESSES):
         raise unknown_name("preprocess", preprocess, PREPROCESSES)
     check_out_file(out)
     refuse_existing(out, overwrite)
     size = benchmark.image_size
     how = Preprocess(size, how=preprocess or ("res256crop224" if size == 224 else "resize"))
-    set_threads(dataset)
     with display() as task:
-        start = start_network(benchmark, method, model, weights, seed=seed, runtime=runtime, task=task)
-        adapter = adapter_for(benchmark, method, start, seed=seed, runtime=runtime, **options)
-    name, more = benchmark.network_facts(model)
+        adapter = adapter_for_spec(spec, task=task)
+    name, more = benchmark.network_options(model)
     names = benchmark.load().class_names
     save_bundle(make_bundle(adapter, name, names, how, batch_size=benchmark.batch_size, guard=guard, **more), out)
     typer.echo(f"Wrote {method} on {name} with {len(names)} classes to {out}")
@@ -70,47 +73,46 @@ def bundle(
 def serve(
     path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file from `vcotta bundle`.")],
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the token that is needed to change the state.")
+        Path | None, typer.Option(help="File with the token that clients need to change the state.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; without a token only this machine's.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; without a token a loopback one.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 for any free one.", min=0, max=65535)] = 8000,
     state: Annotated[
-        Path | None, typer.Option(help="Folder of the checkpoints; by default the bundle's name with .state added.")
+        Path | None, typer.Option(help="Folder of the checkpoints. Default: the bundle's name with .state added.")
     ] = None,
     checkpoint_seconds: Annotated[float, typer.Option(help="Seconds between two checkpoints.", min=0.1)] = 30.0,
     pool: Annotated[
-        int | None, typer.Option(help="Pool small requests up to so many images; by default the bundle's batch.", min=1)
+        int | None,
+        typer.Option(help="Pool small requests up to so many images. Default: the bundle's batch size.", min=1),
     ] = None,
     wait_ms: Annotated[float, typer.Option(help="Milliseconds a small request waits for others.", min=0)] = 20.0,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1)] = 16 * 2**20,
-    max_images: Annotated[int, typer.Option(help="Images in a request.", min=1)] = 256,
-    max_pixels: Annotated[int, typer.Option(help="Pixels of an image file.", min=1)] = 25_000_000,
-    max_queue: Annotated[int, typer.Option(help="Images that may wait.", min=1)] = 1024,
+    max_body: Annotated[int, typer.Option(help="Most bytes in a request.", min=1)] = 16 * 2**20,
+    max_images: Annotated[int, typer.Option(help="Most images in a request.", min=1)] = 256,
+    max_pixels: Annotated[int, typer.Option(help="Most pixels in an image file.", min=1)] = 25_000_000,
+    max_queue: Annotated[int, typer.Option(help="Most images that may wait for the adapter.", min=1)] = 1024,
     trust: Annotated[
         str | None,
-        typer.Option(metavar="PACKAGE.MODULE:FACTORY", help="Let the bundle's network be made by this code of yours."),
+        typer.Option(metavar="PACKAGE.MODULE:FACTORY", help="Allow the bundle to call this function of yours."),
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads of torch on the CPU.", min=1)] = 1,
     device: Device = None,
     precision: Precision = None,
 ) -> None:
-    """Serve a bundle over HTTP, adapting.
+    """Serve a bundle over HTTP and adapt to the requests.
 
-    Predictions, metrics and a status page; docs/operations.md tells it all.
-
-    SIGTERM or Ctrl-C ends it: open requests have 30 seconds to be answered, then the state is saved; the next start
-    goes on from there.
+    SIGTERM or Ctrl-C answers the open requests, for at most 30 seconds, saves the state and stops. The next start
+    continues from there.
     """
     import torch
 
     from vcotta.serve import load_bundle
-    from vcotta.serve.gate import read_token
-    from vcotta.serve.limits import Limits
-    from vcotta.serve.service import Service
 
     try:
         from vcotta.serve.app import create_app
-        from vcotta.serve.run import check_exposure, listen, run_app
+        from vcotta.serve.auth import check_exposure, read_token
+        from vcotta.serve.requests import Limits
+        from vcotta.serve.server import listen, run_app
+        from vcotta.serve.service import Service
     except ImportError as error:
         raise ValueError(
             f"Expected the extra `serve`, but {error.name} is missing: pip install 'vcotta[serve]'"
@@ -125,10 +127,10 @@ def serve(
         request_pixels=max(Limits.request_pixels, max_pixels),
         queue=max_queue,
     )
-    kept = path.with_name(path.name + ".state") if state is None else state
+    folder = path.with_name(path.name + ".state") if state is None else state
     service = Service(
         load_bundle(path),
-        state=kept,
+        state=folder,
         limits=limits,
         pool=pool,
         wait=wait_ms / 1000,
@@ -138,10 +140,11 @@ def serve(
     )
     sockets = listen(host, port)
     with service:
-        typer.echo(f"Serving {service.bundle.method} on {service.bundle.network.name}; state: {kept}, ", nl=False)
-        typer.echo(f"after {service.changes} changes" if service.changes else "new")
+        engine = service.engine
+        version = f"after {engine.changes} changes" if engine.changes else "new"
+        typer.echo(f"Serving {service.bundle.method} on {service.bundle.network.name}; state: {folder}, {version}")
         run_app(create_app(service, token), sockets)
-    if not service.keeper.has(service.changes):
-        typer.echo(f"Stopped; the state after {service.changes} changes could not be saved in {kept}", err=True)
+    if not engine.saved:
+        typer.echo(f"Stopped; the state (version {engine.changes}) could not be saved in {folder}", err=True)
         raise typer.Exit(1)
-    typer.echo(f"Stopped; the state after {service.changes} changes is in {kept}")
+    typer.echo(f"Stopped; the state is in {folder} (version {engine.changes})")

@@ -1,4 +1,4 @@
-"""Commands for a first look: demo, methods, info."""
+"""The commands demo, methods and info."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from vcotta._version import __version__
-from vcotta.cli.options import Seed, set_threads, show
-from vcotta.cli.places import check_out_file, check_out_folder
+from vcotta.cli.options import Seed, show
+from vcotta.cli.output_paths import check_out_file, check_out_folder
 
 __all__ = ["demo", "info", "methods"]
 
@@ -24,22 +24,22 @@ def demo(
 
     Trains a small network on digits (about 10 s), warms it up, runs every method, prints one table and draws figures.
     """
+    from vcotta._util.files import write_json
+    from vcotta._util.progress import display
     from vcotta.experiments.demo import run_demo
-    from vcotta.files import write_json
-    from vcotta.report.progress import display
     from vcotta.report.tables import comparison, rows
 
     check_out_folder(out)
     if json is not None:
         check_out_file(json)
-    set_threads("digits")
     with display() as task:
         runs = run_demo(out, seed, task)
     if json is not None:
         write_json(json, rows(runs))
     show(comparison(runs).rich())
+    frost = runs[0].manifest["stream"]["frost"]
     typer.echo(
-        f"Fifteen corruptions of 797 digits at severity 5, one after another, with {runs[0].manifest['frost']} frost. "
+        f"Fifteen corruptions of 797 digits at severity 5, one after another, frost from {frost} textures. "
         f"Results and figures: {out}"
     )
 
@@ -59,19 +59,20 @@ def methods(
 
     from rich.table import Table
 
-    from vcotta.methods import DATASETS, METHODS, configure
-    from vcotta.methods.elsewhere import known_method
+    from vcotta.methods import DATASETS, configure, find_method, import_method, list_methods
 
     if name is not None:
-        name = known_method(name)
+        name = import_method(name)
         defaults = configure(name)
-        typer.echo(_unmarked(getdoc(METHODS[name]) or ""))
+        typer.echo(_unmarked(getdoc(find_method(name)) or ""))
         typer.echo(f"\n{_unmarked(getdoc(type(defaults)) or '')}\n\nDefaults: {defaults}")
         usual = asdict(defaults).items()
         for dataset in DATASETS:
             own = asdict(configure(name, dataset=dataset)).items() - usual
             if own:
                 typer.echo(f"On {dataset}: {', '.join(f'{option}={value!r}' for option, value in sorted(own))}")
+        if presets := find_method(name).presets:
+            typer.echo(f"Presets: {', '.join(presets)}; choose one with --set preset=NAME.")
         return
     table = Table()
     for heading in (
@@ -85,10 +86,11 @@ def methods(
         "Distributed",
     ):
         table.add_column(heading, overflow="fold")
-    for name, method in METHODS.items():
-        facts = method.facts
-        shared = "yes" if facts.distributed else "no"
-        row = (facts.venue, method.summary, facts.trains, facts.source, facts.passes, facts.provenance, shared)
+    for name in list_methods():
+        method = find_method(name)
+        card = method.card
+        shared = "yes" if card.distributed else "no"
+        row = (card.venue, method.summary, card.trains, card.source, card.passes, card.provenance, shared)
         table.add_row(name, *row)
     show(table)
 
@@ -108,8 +110,8 @@ def info() -> None:
     import numpy
     import torch
 
+    from vcotta._util.files import cache_dir
     from vcotta.corruptions import frost_source
-    from vcotta.files import cache_dir
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU only"
     rows = {

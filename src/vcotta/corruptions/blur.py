@@ -9,9 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vcotta.corruptions.filters import centre_zoom, extended, gaussian
-from vcotta.corruptions.pixels import divided, images_first, space_first, truncated, unit, unit32
-from vcotta.corruptions.rng import Stream
+from vcotta.corruptions.filters import (
+    centre_zoom,
+    divided,
+    extended,
+    gaussian,
+    images_first,
+    space_first,
+    truncated,
+    unit,
+    unit32,
+)
+from vcotta.corruptions.rng import CounterRng
 
 __all__ = [
     "defocus_blur",
@@ -32,7 +41,7 @@ def gaussian_blur(images: Tensor, sigma: float) -> Tensor:
 
 @lru_cache(maxsize=32)
 def defocus_kernel(radius: float, alias_sigma: float) -> tuple[tuple[float, tuple[tuple[int, int], ...]], ...]:
-    """Return the smoothed disk as (weight, offsets that have it), over the non-zero weights.
+    """Return the smoothed disk as pairs of a non-zero weight and its offsets.
 
     The disk has sum 1; smoothing it mirrors at the kernel's own rim and is not renormalised, so that the disks that
     reach their rim (radius 8 and 10) have sums 1.0130 and 1.0108 and brighten the image.
@@ -61,7 +70,7 @@ def defocus_kernel(radius: float, alias_sigma: float) -> tuple[tuple[float, tupl
 def defocus_blur(images: Tensor, radius: float, alias_sigma: float) -> Tensor:
     """Correlate with a disk whose edge is softened, mirrored at the border.
 
-    Pixels that share a weight are added up as integers first: exact, and one addition a tap.
+    Pixels with the same weight are first summed as integers, which is exact and takes one addition a tap.
     """
     kernel = defocus_kernel(radius, alias_sigma)
     reach = max(abs(part) for _, offsets in kernel for offset in offsets for part in offset)
@@ -76,25 +85,19 @@ def defocus_blur(images: Tensor, radius: float, alias_sigma: float) -> Tensor:
     return images_first(total.clamp_(0, 255).to(torch.uint8))
 
 
-def draw_glass_blur(stream: Stream, images: Tensor, sigma: float, reach: float, passes: float) -> tuple[Tensor]:
+def draw_glass_blur(rng: CounterRng, images: Tensor, sigma: float, reach: float, passes: float) -> tuple[Tensor]:
     """Draw (dx, dy) on -reach .. reach - 1 for each pass and visited pixel, in visiting order (last row first)."""
     d = int(reach)
     rows, columns = (max(side - 2 * d, 0) for side in images.shape[1:3])
-    return (stream.integers(-d, d, int(passes), rows, columns, 2),)
+    return (rng.integers(-d, d, int(passes), rows, columns, 2),)
 
 
 def glass_blur(images: Tensor, offsets: Tensor, sigma: float, reach: float, passes: float) -> Tensor:
-    """Blur, move pixels about locally, blur again.
+    """Blur, move pixels about locally in several passes, blur again.
 
-    A pixel takes a *copy* of one nearby; the swap that was meant does not happen, and since offsets reach
-    -d .. d - 1 only, content drifts down and to the right. Sigma 0.05 (CIFAR, severity 1) is no blur at all.
-
-    Args:
-        images: (N, H, W, 3) uint8.
-        offsets: (N, passes, H - 2d, W - 2d, 2) integers (dx, dy); entry [a, b] is for pixel (H - d - a, W - d - b).
-        sigma: Of both Gaussians.
-        reach: d, in pixels.
-        passes: How often all pixels are visited.
+    A pixel becomes a *copy* of one nearby; the original code means to swap them, but does not. Since offsets are only
+    -d .. d - 1 with d the reach, content drifts down and to the right. Sigma 0.05 (CIFAR, severity 1) is no blur at
+    all. ``offsets`` (N, passes, H - 2d, W - 2d, 2) are (dx, dy); entry [a, b] is for pixel (H - d - a, W - d - b).
     """
     count, height, width, channels = images.shape
     softened = gaussian(unit(space_first(images)), sigma, "edge").mul_(255).to(torch.uint8)
@@ -117,22 +120,20 @@ def _glass_sources(offsets: Tensor, height: int, width: int, d: int) -> Tensor:
         visited += (offsets[..., 1] * width + offsets[..., 0]).flip(1, 2)
     source = source.view(len(offsets), -1)
     if d == 1:
-        return source  # the way up and left is still untouched: every source is an input pixel
+        return source  # sources lie above or to the left, not yet rewritten: each is an input pixel
     inside = torch.zeros((height, width), dtype=torch.bool, device=device)
     inside[d + 1 : height - d + 1, d + 1 : width - d + 1] = True
-    # A source further on was rewritten earlier in the pass: follow its own link instead, doubling the stride each time.
+    # A later source was rewritten earlier in the pass: follow its own link instead, doubling the stride each time.
     pending = (source > here.view(-1)) & inside.view(-1)[source]
     while bool(pending.any()):
-        source, pending = (
-            torch.where(pending, source.gather(1, source), source),
-            pending & pending.gather(1, source),
-        )
+        followed = torch.where(pending, source.gather(1, source), source)
+        source, pending = followed, pending & pending.gather(1, source)
     return source
 
 
-def draw_motion_blur(stream: Stream, images: Tensor, radius: float, sigma: float) -> tuple[Tensor]:
+def draw_motion_blur(rng: CounterRng, images: Tensor, radius: float, sigma: float) -> tuple[Tensor]:
     """Draw one angle in degrees on -45 .. 45."""
-    return (stream.uniform(1, low=-45, high=45)[:, 0],)
+    return (rng.uniform(1, low=-45, high=45)[:, 0],)
 
 
 def motion_blur(images: Tensor, angles: Tensor, radius: float, sigma: float) -> Tensor:
@@ -145,13 +146,8 @@ def motion_filter(images: Tensor, angles: Tensor, radius: float, sigma: float) -
 
     Tap i has weight exp(-i^2 / 2 sigma^2) / sum and reads, without interpolation, the pixel displaced by
     (ceil(i cos a - 1/2), ceil(i sin a - 1/2)) columns and rows (rows count downwards), the last pixel repeated beyond
-    the border. The result is quantised to 16 bits, q = floor(257 sum + 1/2), and then floor(q / 257).
-
-    Args:
-        images: (N, H, W, C) uint8.
-        angles: (N,) float64, in degrees.
-        radius: Number of taps besides the first, halved.
-        sigma: Of the weights, in taps.
+    the border. The result is quantised to 16 bits, q = floor(257 sum + 1/2), and then floor(q / 257). Angles (N,) are
+    in degrees.
     """
     count, height, width = images.shape[:3]
     taps = 2 * math.ceil(radius) + 1
@@ -178,13 +174,13 @@ def motion_filter(images: Tensor, angles: Tensor, radius: float, sigma: float) -
 def zoom_blur(images: Tensor, step: float, number: float) -> Tensor:
     """Average the image with its zooms by 1, 1 + step, ... (the image itself counts twice), in float32.
 
-    Whether the range end is among the factors depends on a rounding of the original; the tables hold the resulting
-    number of factors.
+    Whether the end of the range is one of the factors depends on rounding in the original code; the tables hold the
+    resulting number of factors.
     """
     planes = unit32(space_first(images))
     exact = planes.double()
     total = planes.clone()  # zoom 1
-    stride = (1 + step) - 1  # an arithmetic range steps by this: it decides between 32 and 33 at zoom 1.25
+    stride = (1 + step) - 1  # the step of numpy's range, which decides between 32 and 33 at zoom 1.25
     for factor in range(1, int(number)):
         total += centre_zoom(exact, 1 + factor * stride).float()
     return images_first(truncated(divided(planes + total, int(number) + 1)))

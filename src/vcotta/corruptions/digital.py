@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vcotta.corruptions.pixels import divided, images_first, space_first, truncated, unit
+from vcotta.corruptions.filters import divided, images_first, space_first, truncated, unit
 
 __all__ = ["brightness", "contrast", "pixelate", "saturate"]
 
@@ -55,7 +55,8 @@ def brightness(images: Tensor, added: float) -> Tensor:
 def saturate(images: Tensor, factor: float, offset: float) -> Tensor:
     """Change the S of HSV: S -> clip(factor S + offset).
 
-    On CIFAR severities 1 and 2 take colour away and 3 to 5 add it. Grey pixels have hue 0: an offset tints them red.
+    On CIFAR severities 1 and 2 reduce the colour and 3 to 5 increase it. Grey pixels have hue 0, so an offset tints
+    them red.
     """
     hue, saturation, value = _to_hsv(images)
     return truncated(_from_hsv(hue, saturation.mul_(factor).add_(offset).clamp_(0, 1), value)).view(images.shape)
@@ -71,7 +72,7 @@ def contrast(images: Tensor, factor: float) -> Tensor:
 def pixelate(images: Tensor, factor: float) -> Tensor:
     """Shrink to int(S * factor) with a box filter and enlarge again, with 8 bits in between and fixed-point weights.
 
-    The width is resized first. (Pillow 13 begins with the height where H > 2 W, and there differs by a level.)
+    The width is resized first. (Pillow 13 begins with the height if H > 2 W, and differs by a level there.)
     """
     height, width = images.shape[1:3]
     planes = space_first(images)

@@ -5,23 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vcotta.corruptions.filters import fold, gaussian
-from vcotta.corruptions.pixels import divided, images_first, space_first, truncated, unit32
-from vcotta.corruptions.rng import Stream
+from vcotta.corruptions.filters import divided, fold, gaussian, images_first, space_first, truncated, unit32
+from vcotta.corruptions.rng import CounterRng
 
 __all__ = ["draw_elastic_transform", "elastic_transform"]
 
 
 def draw_elastic_transform(
-    stream: Stream, images: Tensor, amplitude: float, sigma: float, jitter: float, base: float
+    rng: CounterRng, images: Tensor, amplitude: float, sigma: float, jitter: float, base: float
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Draw the anchors' jitters (N, 3, 2) in pixels, and uniforms on (-1, 1) for dx and dy where they are used."""
     reach = jitter * base
-    points = stream.uniform(3, 2, low=-reach, high=reach).float()
+    points = rng.uniform(3, 2, low=-reach, high=reach).float()
     if amplitude == 0:
         return points, None, None
     height, width = images.shape[1:3]
-    across, down = stream.uniform(2, height, width, low=-1, high=1).float().unbind(1)
+    across, down = rng.uniform(2, height, width, low=-1, high=1).float().unbind(1)
     return points, across, down
 
 
@@ -37,9 +36,9 @@ def elastic_transform(
 ) -> Tensor:
     """Move three anchors by ``points``, then every pixel by a smoothed random field times ``amplitude``.
 
-    Amplitude, sigma and jitter are shares of ``base``: 32, 64 and, a slip of the original that is kept, 244 for 224
-    pixel images. Where the amplitude is 0 (severity 1 at 32 and 64 pixels) only the affine map acts, which there is
-    the strongest of the five in squared error.
+    Amplitude, sigma and jitter are shares of ``base``: 32, 64 and, as in the original code, 244 for 224 pixel images.
+    If the amplitude is 0 (severity 1 at 32 and 64 pixels), only the affine map acts, which at that severity is the
+    strongest of the five in squared error.
     """
     values = _affine(unit32(images), points)
     if across is not None and down is not None:

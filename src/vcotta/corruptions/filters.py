@@ -1,7 +1,7 @@
-"""Borders, separable Gaussians and the centre zoom: what several corruptions share.
+"""Shared by the corruptions: conversion of pixels, borders, separable Gaussians and the centre zoom.
 
-All work on (H, W, ...) tensors and, but for the Gaussian wider than its image, add term by term in a stated order, so
-that an image's result does not depend on which other images are in the batch.
+The filters work on (H, W, ...) tensors and add term by term in a fixed order, so that an image's result does not depend
+on the other images in the batch.
 """
 
 from __future__ import annotations
@@ -15,14 +15,64 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Border", "border_index", "centre_zoom", "extended", "fold", "gaussian"]
+__all__ = [
+    "Border",
+    "border_index",
+    "centre_zoom",
+    "divided",
+    "extended",
+    "fold",
+    "gaussian",
+    "images_first",
+    "space_first",
+    "truncated",
+    "unit",
+    "unit32",
+]
 
 Border = Literal["edge", "mirror", "symmetric"]
-"""Beyond the border comes: the last pixel again, a reflection without it (c b | a b c), or with it (b a | a b c)."""
+"""Pixels beyond the border: the last one repeated, or reflected without it (c b | a b c) or with it (b a | a b c)."""
+
+
+def divided(values: Tensor, divisor: float) -> Tensor:
+    """Divide in place, correctly rounded on every device.
+
+    Given a number, torch on a GPU multiplies by its reciprocal, which for v = u / 255 would lower a tenth of all
+    unchanged pixels by a level; given a tensor, it divides.
+    """
+    return values.div_(torch.full((), divisor, dtype=values.dtype, device=values.device))
+
+
+def unit(images: Tensor) -> Tensor:
+    """Return v = u / 255 in float64."""
+    return divided(images.double(), 255)
+
+
+def unit32(images: Tensor) -> Tensor:
+    """Return v = u / 255 in float32."""
+    return divided(images.float(), 255)
+
+
+def truncated(values: Tensor) -> Tensor:
+    """Return trunc(clip(y) * 255) as uint8, overwriting ``values``.
+
+    The fraction is dropped, not rounded: the corrupted sets are half a level darker than with rounding.
+    """
+    return values.clamp_(0, 1).mul_(255).to(torch.uint8)
+
+
+def space_first(images: Tensor) -> Tensor:
+    """Return (N, H, W, ...) as contiguous (H, W, N, ...), so that a shift by a pixel moves one long block."""
+    return images.movedim(0, 2).contiguous()
+
+
+def images_first(planes: Tensor) -> Tensor:
+    """Undo `space_first`."""
+    return planes.movedim(2, 0).contiguous()
 
 
 def fold(positions: Tensor, length: int, border: Border) -> Tensor:
-    """Map integer positions, however far outside, to 0 .. length - 1."""
+    """Map any integer positions to 0 .. length - 1."""
     if border == "edge" or length == 1:
         return positions.clamp(0, length - 1)
     if border == "mirror":
@@ -34,7 +84,7 @@ def fold(positions: Tensor, length: int, border: Border) -> Tensor:
 
 
 def border_index(length: int, margin: int, border: Border, device: torch.device) -> Tensor:
-    """Return where positions -margin .. length + margin - 1 are read.
+    """Return the pixels that positions -margin .. length + margin - 1 read.
 
     Example:
         >>> border_index(3, 2, "mirror", torch.device("cpu")).tolist()
@@ -43,12 +93,10 @@ def border_index(length: int, margin: int, border: Border, device: torch.device)
     return fold(torch.arange(-margin, length + margin, device=device), length, border)
 
 
-def extended(values: Tensor, margin: int | tuple[int, int], border: Border) -> Tensor:
+def extended(values: Tensor, margin: int, border: Border) -> Tensor:
     """Pad the first two dimensions of (H, W, ...)."""
-    margins = (margin, margin) if isinstance(margin, int) else margin
-    for dim, width in enumerate(margins):
-        if width:
-            values = values.index_select(dim, border_index(values.shape[dim], width, border, values.device))
+    for dim in (0, 1):
+        values = values.index_select(dim, border_index(values.shape[dim], margin, border, values.device))
     return values
 
 
@@ -90,7 +138,7 @@ def _paired(values: Tensor, weights: Sequence[float], dim: int, border: Border) 
 
 
 def _folded(values: Tensor, weights: Sequence[float], dim: int, border: Border) -> Tensor:
-    """Filter with a kernel longer than the image: its reflected taps are first added up to one weight a pixel."""
+    """Filter with a kernel longer than the image: the weights of its reflected taps are first summed for each pixel."""
     radius, length = len(weights) - 1, values.shape[dim]
     reads = border_index(length, radius, border, torch.device("cpu")).numpy()
     matrix = np.zeros((length, length))
@@ -100,7 +148,7 @@ def _folded(values: Tensor, weights: Sequence[float], dim: int, border: Border) 
     lines = values.movedim(dim, 0)
     total = torch.zeros_like(lines)
     shape = (length, *[1] * (lines.dim() - 1))
-    for source in range(length):  # not a matrix product: its order of summation may depend on the batch size
+    for source in range(length):  # no matrix product, whose order of summation may depend on the batch size
         total += columns[:, source].view(shape) * lines[source]
     return total.movedim(0, dim)
 

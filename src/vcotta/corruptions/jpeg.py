@@ -1,6 +1,6 @@
-"""JPEG as arithmetic: entropy coding loses nothing, so compressing and decoding is integer matrix products.
+"""JPEG as arithmetic: entropy coding is lossless, so compressing and decoding are integer matrix products.
 
-All intermediate values are integers below 2^53 held in float64, so every sum is exact in whatever order it is made.
+All intermediate values are integers below 2^53 in float64, so every sum is exact in any order.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def _quantisers(quality: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def jpeg_compression(images: Tensor, quality: float) -> Tensor:
-    """Compress to baseline JPEG (4:2:0) of the given quality and decode, to the pixel what libjpeg-turbo does.
+    """Compress to baseline JPEG (4:2:0) of the given quality and decode, exactly as libjpeg-turbo does.
 
-    Sides that are no multiples of 16 are padded by repeating the last pixel, and the padding is cut off again.
+    Sides that are not multiples of 16 are padded by repeating the last pixel; the padding is removed again.
     """
     height, width = images.shape[1:3]
     luma_table, chroma_table = (torch.from_numpy(t).to(images.device) for t in _quantisers(int(quality)))

@@ -1,4 +1,4 @@
-"""Noise: Gaussian, shot, impulse and speckle. Each is a function of the image and of numbers drawn beforehand."""
+"""Noise: Gaussian, shot, impulse and speckle; each is a pure function of the image and of numbers drawn before."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vcotta.corruptions.pixels import divided, truncated, unit
-from vcotta.corruptions.rng import Stream
+from vcotta.corruptions.filters import divided, truncated, unit
+from vcotta.corruptions.rng import CounterRng
 
 __all__ = [
     "draw_impulse_noise",
@@ -23,9 +23,9 @@ __all__ = [
 ]
 
 
-def draw_normals(stream: Stream, images: Tensor, std: float) -> tuple[Tensor]:
+def draw_normals(rng: CounterRng, images: Tensor, std: float) -> tuple[Tensor]:
     """Draw N(0, std) for every pixel and channel."""
-    return (stream.normal(*images.shape[1:], std=std),)
+    return (rng.normal(*images.shape[1:], std=std),)
 
 
 def gaussian_noise(images: Tensor, noise: Tensor, std: float) -> Tensor:
@@ -52,16 +52,16 @@ def _poisson_thresholds(photons: float) -> Tensor:
     return torch.from_numpy(np.floor(np.cumsum(probability, axis=1) * 2.0**32).astype(np.int64))
 
 
-def draw_shot_noise(stream: Stream, images: Tensor, photons: float) -> tuple[Tensor]:
-    """Draw Poisson(v * photons) by inverting its distribution function, of which there are only 256.
+def draw_shot_noise(rng: CounterRng, images: Tensor, photons: float) -> tuple[Tensor]:
+    """Draw Poisson(v * photons) by inverting its distribution function, one for each of the 256 grey levels.
 
-    The inverse is a binary search over a row of thresholds, the same number of steps for every pixel.
+    The inverse is a binary search over a row of thresholds, with the same number of steps for every pixel.
     """
-    thresholds = _poisson_thresholds(photons).to(stream.device)
+    thresholds = _poisson_thresholds(photons).to(rng.device)
     size = thresholds.shape[1]
     flat = thresholds.view(-1)
     row = images.long().view(-1) * size
-    uniform = stream.bits(*images.shape[1:]).view(-1)
+    uniform = rng.bits(*images.shape[1:]).view(-1)
     place, step = row.clone(), size // 2
     while step:
         place += (flat.index_select(0, place + (step - 1)) <= uniform) * step
@@ -74,12 +74,12 @@ def shot_noise(images: Tensor, counts: Tensor, photons: float) -> Tensor:
     return truncated(divided(counts.double(), photons))
 
 
-def draw_impulse_noise(stream: Stream, images: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Draw for every value whether it is hit and, on a fair coin, whether a hit makes it white."""
-    bits = stream.bits(*images.shape[1:])
+def draw_impulse_noise(rng: CounterRng, images: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Draw for every value whether it is hit, and whether a hit makes it white or black, with equal chance."""
+    bits = rng.bits(*images.shape[1:])
     return (bits >> 1) < round(share * 2**31), (bits & 1).bool()
 
 
 def impulse_noise(images: Tensor, hit: Tensor, white: Tensor, share: float) -> Tensor:
-    """Set a share of the values, channel by channel, to 0 or 255; the others stay as they are."""
+    """Set a share of the values, channel by channel, to 0 or 255; the others are unchanged."""
     return torch.where(hit, white.to(torch.uint8) * 255, images)

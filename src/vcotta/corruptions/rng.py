@@ -1,23 +1,26 @@
-"""Counter-based random numbers: every draw is a function of who asks for it, not of what was drawn before.
+"""Counter-based random numbers: a draw depends on its key and counter only, not on earlier draws.
 
 The generator is SplitMix64 (Steele, Lea and Flood, 2014) written as a function of its counter,
 
     word(key, j) = mix(key + (j + 1) * gamma)    modulo 2**64,
 
-in int64 tensor arithmetic, so a CPU and a GPU agree bit for bit and no global generator is read or moved. Each image
-has a key of its own, mixed from (seed, corruption, severity) and the image's index in the data set.
+in int64 tensor arithmetic, so a CPU and a GPU agree bit for bit and no global generator is used. Each image has its own
+key, mixed from (seed, corruption, severity) and the image's index in the data set.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Stream", "mix", "stream_key"]
+__all__ = ["CounterRng", "mix", "stream_key"]
 
 
 def _signed(word: int) -> int:
@@ -31,14 +34,9 @@ _LOW: Final = 0xFFFFFFFF
 
 
 def mix(words: Tensor) -> Tensor:
-    """Scramble int64 words in place with SplitMix64's finaliser, and return them.
-
-    Example:
-        >>> [word % 2**64 == 0xE220A8397B1DCDAF for word in mix(torch.tensor([_GAMMA])).tolist()]
-        [True]
-    """
+    """Scramble int64 words in place with SplitMix64's finaliser, and return them."""
     for shift, factor in ((30, _FIRST), (27, _SECOND)):
-        # >> carries the sign along on int64: the mask makes it the logical shift that the generator means
+        # >> on int64 copies the sign bit; the mask makes it the logical shift of the generator
         words ^= (words >> shift) & ((1 << (64 - shift)) - 1)
         words *= factor
     words ^= (words >> 31) & ((1 << 33) - 1)
@@ -51,25 +49,17 @@ def stream_key(seed: int, name: str, severity: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 
-class Stream:
-    """The random numbers of some consecutive images, one row an image.
-
-    Args:
-        key: The data set's key, from `stream_key`.
-        first: Index of the first image in the data set.
-        count: Number of images.
-        device: Where the numbers are wanted.
+class CounterRng:
+    """The random numbers of the images ``indices`` of a data set, one row for each image.
 
     Example:
-        >>> two = Stream(stream_key(0, "fog", 5), first=7, count=2, device=torch.device("cpu")).uniform(4)
-        >>> one = Stream(stream_key(0, "fog", 5), first=8, count=1, device=torch.device("cpu")).uniform(4)
-        >>> bool((two[1] == one[0]).all())
+        >>> key, cpu = stream_key(0, "fog", 5), torch.device("cpu")
+        >>> CounterRng(key, [7, 8], cpu).uniform(4)[1].equal(CounterRng(key, [8], cpu).uniform(4)[0])
         True
     """
 
-    def __init__(self, key: int, first: int, count: int, device: torch.device) -> None:
-        index = torch.arange(first, first + count, dtype=torch.int64, device=device)
-        self._keys = mix(index.mul_(_GAMMA).add_(key))
+    def __init__(self, key: int, indices: Sequence[int] | NDArray[np.int64], device: torch.device) -> None:
+        self._keys = mix(torch.tensor(indices, dtype=torch.int64, device=device).mul_(_GAMMA).add_(key))
         self._drawn = 0
         self.device = device
 
@@ -98,8 +88,8 @@ class Stream:
     def normal(self, *shape: int, mean: float = 0.0, std: float = 1.0) -> Tensor:
         """Return float32 normals by the Box-Muller transform.
 
-        They are computed in float64 and rounded once, which hides the last bits in which the sines and logarithms of
-        two devices, or of the vectorised and the scalar code of one, may differ.
+        They are computed in float64 and rounded once, which hides differences in the last bits of sines and
+        logarithms between devices, and between the vectorised and scalar code of one device.
         """
         size = math.prod(shape)
         unit = self.uniform(2, (size + 1) // 2)

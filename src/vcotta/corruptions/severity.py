@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["EXTRA", "GROUPS", "STANDARD", "TABLES", "Constants", "constants", "nearest_table"]
+from vcotta._util.errors import unknown_name
+
+__all__ = ["EXTRA", "GROUPS", "STANDARD", "TABLES", "Constants", "constants", "list_corruptions", "nearest_table"]
 
 Constants = tuple[float, ...]
 
@@ -31,12 +33,7 @@ STANDARD: Final = (
 )
 """The fifteen corruptions every benchmark uses, in the order of CIFAR-10-C."""
 
-GROUPS: Final = {
-    "noise": STANDARD[:3],
-    "blur": STANDARD[3:7],
-    "weather": STANDARD[7:11],
-    "digital": STANDARD[11:],
-}
+GROUPS: Final = {"noise": STANDARD[:3], "blur": STANDARD[3:7], "weather": STANDARD[7:11], "digital": STANDARD[11:]}
 """The fifteen by kind."""
 
 EXTRA: Final = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
@@ -44,6 +41,21 @@ EXTRA: Final = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 
 TABLES: Final = (32, 64, 224)
 """The image sides for which constants were published."""
+
+
+def list_corruptions(group: str | None = None) -> list[str]:
+    """Return the names of the nineteen corruptions, or of one of `GROUPS`, or of ``"extra"``, the held-out ones.
+
+    Example:
+        >>> list_corruptions("weather")
+        ['snow', 'frost', 'fog', 'brightness']
+    """
+    if group is None:
+        return [*STANDARD, *EXTRA]
+    groups = {**GROUPS, "extra": EXTRA}
+    if group not in groups:
+        raise unknown_name("group", group, groups)
+    return list(groups[group])
 
 
 def _each(*values: float) -> tuple[Constants, ...]:
@@ -148,7 +160,7 @@ _CONSTANTS: Final[dict[str, tuple[tuple[Constants, ...], tuple[Constants, ...], 
         ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (30, 0.2)),
         ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
     ),
-    # amplitude, sigma, jitter, and the base that turns these three into pixels (244 is the original's, not a slip here)
+    # amplitude, sigma, jitter, and the base that converts these three to pixels (244 is in the original code)
     "elastic_transform": (
         _with(32, (0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
         _with(64, (0, 0, 0.08), (0.05, 0.3, 0.06), (0.1, 0.08, 0.06), (0.1, 0.03, 0.03), (0.16, 0.03, 0.02)),
@@ -190,19 +202,12 @@ _CONSTANTS: Final[dict[str, tuple[tuple[Constants, ...], tuple[Constants, ...], 
 
 
 def constants(name: str, severity: int, table: int) -> Constants:
-    """Return the constants of one corruption, severity and table, in the order its function takes them.
-
-    Example:
-        >>> constants("fog", 5, 32)
-        (1.5, 1.75)
-    """
+    """Return the constants of one corruption, severity and table, in the order its function takes them."""
     return _CONSTANTS[name][TABLES.index(table)][severity - 1]
 
 
 def nearest_table(height: int, width: int) -> int:
-    """Return the table whose side is nearest in ratio to the image's shorter side.
-
-    So up to 45 pixels it is 32, up to 119 it is 64, and 224 beyond.
+    """Return the table nearest in ratio to the image's shorter side: 32 to 45 pixels, 64 to 119, and 224 beyond.
 
     Example:
         >>> nearest_table(28, 28), nearest_table(96, 128), nearest_table(299, 299)

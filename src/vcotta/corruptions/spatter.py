@@ -7,9 +7,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from vcotta.corruptions.filters import extended, gaussian
-from vcotta.corruptions.pixels import images_first, space_first, truncated, unit32
-from vcotta.corruptions.rng import Stream
+from vcotta.corruptions.filters import extended, gaussian, images_first, space_first, truncated, unit32
+from vcotta.corruptions.rng import CounterRng
 
 __all__ = ["draw_spatter", "spatter"]
 
@@ -28,11 +27,9 @@ _STEPS: Final = {
 _LEVELS: Final = 21  # distances 0 .. 20
 
 
-def draw_spatter(
-    stream: Stream, images: Tensor, mean: float, std: float, sigma: float, threshold: float, strength: float, mud: float
-) -> tuple[Tensor]:
+def draw_spatter(rng: CounterRng, images: Tensor, mean: float, std: float, *_: float) -> tuple[Tensor]:
     """Draw N(mean, std) for every pixel."""
-    return (stream.normal(*images.shape[1:3], mean=mean, std=std),)
+    return (rng.normal(*images.shape[1:3], mean=mean, std=std),)
 
 
 def spatter(
@@ -45,7 +42,7 @@ def spatter(
     strength: float,
     mud: float,
 ) -> Tensor:
-    """Blur the field, keep what exceeds the threshold, and paint it on as water or mud."""
+    """Blur the field, keep values above the threshold, and paint them as water or mud."""
     liquid = gaussian(space_first(field.double()), sigma, "edge")
     liquid = torch.where(liquid < threshold, 0.0, liquid)
     values = unit32(images)
@@ -60,7 +57,7 @@ def spatter(
 def _water(liquid: Tensor, strength: float) -> Tensor:
     """Return the (H, W, N) float32 opacity of the drops, brighter on the side of the light.
 
-    Values of 256 and more wrap to 8 bits without a clip: the thickest drops get a hole.
+    Values of 256 and more wrap around in 8 bits, so the thickest drops get a hole.
     """
     drops = (liquid * 255).int() & 255
     distance = _distance(_edges(drops))
@@ -132,7 +129,7 @@ def _distance(edges: Tensor) -> Tensor:
     """Return the chamfer distance to the nearest edge, at most 20, in units of 2^-16."""
     distance = torch.where(edges, 0, _FARTHEST).int()
     while True:
-        padded = _zero_padded(distance - _FARTHEST, 2)  # outside is as far as can be
+        padded = _zero_padded(distance - _FARTHEST, 2)  # outside has the largest distance
         nearest = padded[2:-2, 2:-2].clone()
         for (row, column), length in _STEPS.items():
             for sign in (1, -1):
@@ -144,7 +141,7 @@ def _distance(edges: Tensor) -> Tensor:
 
 
 def _equalised(levels: Tensor) -> Tensor:
-    """Equalise each image's histogram of levels 0 .. 20 to 0 .. 255; a constant image stays as it is."""
+    """Equalise each image's histogram of levels 0 .. 20 to 0 .. 255; a constant image is unchanged."""
     height, width, count = levels.shape
     histogram = torch.stack([(levels == level).sum((0, 1)) for level in range(_LEVELS)])
     running = histogram.cumsum(0)

@@ -9,30 +9,19 @@ import torch
 from torch import Tensor
 
 from vcotta.corruptions.blur import motion_filter
-from vcotta.corruptions.filters import centre_zoom
-from vcotta.corruptions.pixels import images_first, space_first, truncated, unit, unit32
-from vcotta.corruptions.rng import Stream
-from vcotta.corruptions.textures import Textures, frost_textures
+from vcotta.corruptions.filters import centre_zoom, images_first, space_first, truncated, unit, unit32
+from vcotta.corruptions.frost import FrostSource, Textures, frost_textures
+from vcotta.corruptions.rng import CounterRng
 
 __all__ = ["cut", "draw_fog", "draw_frost", "draw_snow", "fog", "fog_map", "frost", "snow"]
 
 _FOG_START: Final = 100.0
 
 
-def draw_snow(
-    stream: Stream,
-    images: Tensor,
-    mean: float,
-    std: float,
-    zoom: float,
-    threshold: float,
-    radius: float,
-    sigma: float,
-    weight: float,
-) -> tuple[Tensor, Tensor]:
-    """Draw the field of flakes, N(mean, std) a pixel, and the angle of their fall on -135 .. -45 degrees."""
-    field = stream.normal(*images.shape[1:3], mean=mean, std=std)
-    return field, stream.uniform(1, low=-135, high=-45)[:, 0]
+def draw_snow(rng: CounterRng, images: Tensor, mean: float, std: float, *_: float) -> tuple[Tensor, Tensor]:
+    """Draw the field of flakes, N(mean, std) for each pixel, and the angle of their fall, -135 .. -45 degrees."""
+    field = rng.normal(*images.shape[1:3], mean=mean, std=std)
+    return field, rng.uniform(1, low=-135, high=-45)[:, 0]
 
 
 def snow(
@@ -60,29 +49,23 @@ def snow(
     return truncated((whitened + streaks).add_(streaks.flip(1, 2)))
 
 
-def draw_frost(stream: Stream, images: Tensor, weight: float, frost_weight: float, scale: float) -> tuple[Tensor]:
+def draw_frost(
+    rng: CounterRng, images: Tensor, weight: float, frost_weight: float, scale: float, source: FrostSource
+) -> tuple[Tensor]:
     """Draw a texture (0 .. 4) and a corner in it, and cut the crop: (N, H, W, 3) uint8.
 
     The last possible row and column are never drawn, as in the original.
     """
-    textures = frost_textures(scale, stream.device)
+    textures = frost_textures(scale, rng.device, source)
     height, width = images.shape[1:3]
-    index = stream.integers(0, len(textures.heights), 1)[:, 0]
+    index = rng.integers(0, len(textures.heights), 1)[:, 0]
     room = torch.stack([textures.heights[index] - height, textures.widths[index] - width], dim=1).clamp_(min=1)
-    corner = (stream.bits(2) * room) >> 32
+    corner = (rng.bits(2) * room) >> 32
     return (cut(textures, index, corner, height, width),)
 
 
 def cut(textures: Textures, index: Tensor, corner: Tensor, height: int, width: int) -> Tensor:
-    """Cut one crop an image; a texture smaller than the image is continued by reflection.
-
-    Args:
-        textures: From `frost_textures`.
-        index: (N,) which texture.
-        corner: (N, 2) first row and column.
-        height: Of the crop.
-        width: Of the crop.
-    """
+    """Cut one crop for each image from texture ``index`` at ``corner`` (N, 2); small textures are reflected."""
     places = []
     for side, lengths, first in zip(
         (height, width), (textures.heights, textures.widths), corner.unbind(1), strict=True
@@ -95,7 +78,9 @@ def cut(textures: Textures, index: Tensor, corner: Tensor, height: int, width: i
     return textures.pixels.index_select(0, flat.view(-1)).view(len(index), height, width, 3)
 
 
-def frost(images: Tensor, crop: Tensor, weight: float, frost_weight: float, scale: float) -> Tensor:
+def frost(
+    images: Tensor, crop: Tensor, weight: float, frost_weight: float, scale: float, source: FrostSource
+) -> Tensor:
     """Mix with a frost texture: clip(a u + b T) on the 0 .. 255 scale.
 
     The weights need not add up to 1, so frost may darken or saturate. Of six photographs the sixth is never used and
@@ -105,14 +90,14 @@ def frost(images: Tensor, crop: Tensor, weight: float, frost_weight: float, scal
     return mixed.clamp_(0, 255).to(torch.uint8)
 
 
-def draw_fog(stream: Stream, images: Tensor, amount: float, decay: float) -> tuple[Tensor]:
+def draw_fog(rng: CounterRng, images: Tensor, amount: float, decay: float) -> tuple[Tensor]:
     """Draw M^2 - 1 uniforms on (-w, w), w = 100 and divided by ``decay`` at every finer scale.
 
-    M is the power of two that covers the image; per scale come the centres, the top edges and the left edges.
+    M is the power of two that covers the image; each scale has centres, then top edges, then left edges.
     """
     side = _map_side(images)
-    amplitudes = _fog_amplitudes(side, decay).to(stream.device)
-    return ((stream.uniform(side * side - 1, low=-1, high=1) * amplitudes).float(),)
+    amplitudes = _fog_amplitudes(side, decay).to(rng.device)
+    return ((rng.uniform(side * side - 1, low=-1, high=1) * amplitudes).float(),)
 
 
 def _map_side(images: Tensor) -> int:
@@ -133,14 +118,7 @@ def fog_map(uniforms: Tensor, decay: float) -> Tensor:
     """Grow a periodic diamond-square landscape and scale it to 0 .. 1.
 
     Each new point is the mean of its four neighbours (which wrap around) plus w U with U itself uniform on (-w, w): the
-    noise amplitude is w^2.
-
-    Args:
-        uniforms: (N, M^2 - 1), see `draw_fog`.
-        decay: By which w falls from scale to scale.
-
-    Returns:
-        float64 (M, M, N).
+    noise amplitude is w^2. Takes (N, M^2 - 1) uniforms of `draw_fog` and returns (M, M, N).
     """
     count, size = uniforms.shape
     side = round((size + 1) ** 0.5)
@@ -168,7 +146,7 @@ def fog_map(uniforms: Tensor, decay: float) -> Tensor:
 def fog(images: Tensor, uniforms: Tensor, amount: float, decay: float) -> Tensor:
     """Add a cloud h and scale back: clip((v + amount h) t / (t + amount)), t the image's largest value.
 
-    The cloud is scaled to 0 .. 1 over its whole map (256 x 256 for 224 pixels) before its top left part is used.
+    The cloud is scaled to 0 .. 1 over its whole map (256 x 256 for 224 pixels) before it is cropped to the top left.
     """
     cloud = images_first(fog_map(uniforms, decay)[: images.shape[1], : images.shape[2]])
     values = unit(images)

@@ -1,65 +1,85 @@
-"""Reading a few named files out of a folder or a tar archive; nothing is ever extracted to disk."""
+"""Reads single files of folders and tar archives, and ``.npy`` arrays; nothing is unpickled."""
 
 from __future__ import annotations
 
-import gzip
+import lzma
 import tarfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-__all__ = ["read_members"]
+import numpy as np
+from numpy.typing import NDArray
+
+from vcotta._util.files import require_file
+
+__all__ = ["map_array", "read_members", "read_tar"]
+
+_LARGEST = 256 << 20  # bytes
 
 
-def read_members(path: Path, names: Iterable[str], *, largest: int = 256 << 20) -> dict[str, bytes]:
-    """Return the contents of files, by base name, of a folder or of a tar archive (compressed or not).
-
-    Args:
-        path: Folder or archive.
-        names: Base names of the files, all of which must be there.
-        largest: No file may have more bytes than this; a bigger one is not read.
+def read_members(path: Path, names: Iterable[str]) -> dict[str, bytes]:
+    """Return the contents of files, by base name, of a folder or a tar archive.
 
     Raises:
         FileNotFoundError: A file is missing.
-        ValueError: The archive is truncated or no archive, or a file is too large.
+        ValueError: The archive is damaged, or a file has more than 256 MiB.
     """
     wanted = list(names)
-    contents = _from_folder(path, wanted, largest) if path.is_dir() else _from_tar(path, wanted, largest)
+    if path.is_dir():
+        files = {name: path / name for name in wanted if (path / name).is_file()}
+        for name, file in files.items():
+            _check_size(name, file.stat().st_size)
+        contents = {name: file.read_bytes() for name, file in files.items()}
+    else:
+        contents = dict(read_tar(path, wanted.__contains__))
     for name in wanted:
         if name not in contents:
             raise FileNotFoundError(
-                f"Expected {path} to contain {name}, but it does not. Unpack or download it again; it is not whole."
+                f"Expected {path} to contain {name}, but it does not. It is incomplete: unpack or download it again."
             )
     return contents
 
 
-def _from_folder(path: Path, names: list[str], largest: int) -> dict[str, bytes]:
-    contents = {}
-    for name in names:
-        if (file := path / name).is_file():
-            _check_size(name, file.stat().st_size, largest)
-            contents[name] = file.read_bytes()
-    return contents
+def read_tar(path: Path, wanted: Callable[[str], object]) -> Iterator[tuple[str, bytes]]:
+    """Yield base name and contents of the files of a tar archive whose base name is ``wanted``.
 
-
-def _from_tar(path: Path, names: list[str], largest: int) -> dict[str, bytes]:
-    contents: dict[str, bytes] = {}
+    Raises:
+        ValueError: The archive is damaged, or a file has more than 256 MiB.
+    """
+    require_file(path, "a tar archive")
     try:
         with tarfile.open(path) as archive:
             for member in archive:
                 name = PurePosixPath(member.name).name
-                if name in names and member.isfile() and (file := archive.extractfile(member)):
-                    _check_size(name, member.size, largest)
-                    contents[name] = file.read()
-    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        reason = str(error).partition("\n")[0].rstrip(":")
+                if wanted(name) and member.isfile() and (file := archive.extractfile(member)):
+                    _check_size(name, member.size)
+                    yield name, file.read()
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of gzip or bzip2
+            raise
+        reason = str(error).partition("\n")[0].rstrip(":.")
         raise ValueError(
-            f"Expected {path} to be a whole tar archive, but it is truncated or damaged: {reason}. Delete it and "
+            f"Expected {path} to be a complete tar archive, but it is truncated or damaged: {reason}. Delete it and "
             "download it again."
         ) from error
-    return contents
 
 
-def _check_size(name: str, size: int, largest: int) -> None:
-    if size > largest:
-        raise ValueError(f"Expected {name} to have at most {largest} bytes, but got {size}. Use the official file.")
+def _check_size(name: str, size: int) -> None:
+    if size > _LARGEST:
+        raise ValueError(f"Expected {name} to have at most {_LARGEST} bytes, but got {size}. Use the official file.")
+
+
+def map_array(path: Path, remedy: str = "Get it again.") -> NDArray[Any]:
+    """Return the array of an ``.npy`` file, memory-mapped; ``remedy`` ends the error of a damaged file.
+
+    Raises:
+        OSError: There is no such file.
+        ValueError: It is damaged, or an array of Python objects.
+    """
+    require_file(path, "an .npy file")
+    try:
+        return np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"Expected {path} to be an array, but it cannot be read: {error}. {remedy}") from error

@@ -1,10 +1,12 @@
-"""Labelled images that stay in their files and are decoded, resized and cropped when asked for."""
+"""Labelled images that stay in their files and are decoded, resized and cropped when they are sliced."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from vcotta._messages import unknown_name
-from vcotta.data import ImageData, check_labels
+from vcotta._util.errors import unknown_name
+from vcotta._util.files import require_file
+from vcotta.data.types import ImageData, check_labels
 
-__all__ = ["PREPROCESSES", "FilePixels", "ImageFiles", "image_suffixes", "to_rgb", "to_size"]
+__all__ = ["PREPROCESSES", "FilePixels", "ImageFiles", "image_suffixes", "read_rgb", "to_size"]
 
 
 PREPROCESSES: Final = {
@@ -26,24 +29,24 @@ PREPROCESSES: Final = {
 }
 """How a file becomes an image of the wanted size."""
 
-_SEEN_FIRST: Final = 8  # files whose size is looked at before anything is decoded
+_SEEN_FIRST: Final = 8  # files whose size is read before anything is decoded
 
 
 def image_suffixes() -> frozenset[str]:
-    """Return the endings by which an image file is known, in small letters."""
+    """Return the endings of image files, in lower case."""
     return frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
 
 @dataclass(frozen=True)
 class FilePixels:
-    """Files that can be sliced like an array (n, size, size, 3) of uint8; a slice is decoded by a few threads.
+    """Image files that can be sliced like a uint8 array (n, size, size, 3); a few threads decode a slice.
 
     Attributes:
         root: Folder of the files.
         files: Their paths in it.
         size: Side of the images, in pixels.
         preprocess: One of `PREPROCESSES`.
-        legacy: Confirms that images which already have the final size shall be enlarged and cropped once more.
+        legacy: Allows ``"res256crop224"`` for images that already are 224 x 224.
     """
 
     root: Path
@@ -63,13 +66,13 @@ class FilePixels:
             self._refuse_second_resize()
 
     def _refuse_second_resize(self) -> None:
-        # A photograph may happen to have this size; that the first ones all have it means they were cropped before.
+        # One photograph may happen to have this size; if the first ones all do, they were cropped before.
         first = [] if self.legacy else [_size(self.root / file) for file in self.files[:_SEEN_FIRST]]
         if first and set(first) == {(self.size, self.size)}:
             raise ValueError(
                 f"Expected photographs to resize, but the images in {self.root} already are {self.size} x {self.size}: "
-                '"res256crop224" would resize them a second time. Use preprocess="none"; to repeat the numbers of code '
-                "that resizes ImageNet-C twice, confirm it by legacy=True."
+                '"res256crop224" would resize them a second time. Use preprocess="none"; to reproduce code that '
+                "resizes ImageNet-C twice, add legacy=True."
             )
 
     @property
@@ -89,31 +92,17 @@ class FilePixels:
         return result
 
     def first_size(self) -> tuple[int, int]:
-        """Width and height of the first file, by its header."""
+        """Return width and height of the first file, from its header."""
         return _size(self.root / self.files[0])
 
     def _read(self, file: str) -> NDArray[np.uint8]:
         path = self.root / file
-        try:
-            with Image.open(path) as opened:
-                image = to_rgb(opened, str(path))
-        except FileNotFoundError:
-            raise FileNotFoundError(f"Expected an image {path}, but there is no such file.") from None
-        except (UnidentifiedImageError, OSError) as error:
-            raise ValueError(f"Expected {path} to be an image, but it cannot be read: {error}") from error
-        return np.asarray(to_size(image, self.size, self.preprocess, str(path)))
+        return np.asarray(to_size(read_rgb(path), self.size, self.preprocess, str(path)))
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Labelled image files with the interface of `ImageData`.
-
-    Attributes:
-        images: The files, decoded when sliced.
-        labels: int64 array (n,).
-        class_names: What each label stands for.
-        name: Name of the data set and split, as written into manifests.
-    """
+    """Labelled image files with the interface of `ImageData`, decoded when sliced."""
 
     images: FilePixels
     labels: NDArray[np.int64] = field(repr=False)
@@ -127,11 +116,11 @@ class ImageFiles:
         return len(self.images)
 
     def read(self) -> ImageData:
-        """Decode every file, and return them all in memory."""
+        """Decode every file into memory."""
         return ImageData(self.images[:], self.labels, self.class_names, self.name)
 
     def sha256(self) -> str:
-        """Return the SHA-256 of paths, sizes in bytes, labels and preprocessing; the pixels are not decoded for it."""
+        """Return the SHA-256 of paths, sizes in bytes, labels and preprocessing, without decoding pixels."""
         digest = hashlib.sha256(f"{self.images.size} {self.images.preprocess}\n".encode())
         for file, label in zip(self.images.files, self.labels.tolist(), strict=True):
             digest.update(f"{file}\t{(self.images.root / file).stat().st_size}\t{label}\n".encode())
@@ -139,16 +128,7 @@ class ImageFiles:
 
 
 def to_size(image: Image.Image, size: int, preprocess: str, name: str) -> Image.Image:
-    """Bring an image to its final size.
-
-    Args:
-        image: The image.
-        size: The wanted side, in pixels.
-        preprocess: One of `PREPROCESSES`.
-        name: What to call the image in an error text.
-
-    Raises:
-        ValueError: With ``"none"``, if the image has another size.
+    """Bring an image to its final size by one of `PREPROCESSES`; an error names the image ``name``.
 
     Example:
         >>> to_size(Image.new("RGB", (40, 20)), 10, "resize", "a.png").size
@@ -158,39 +138,43 @@ def to_size(image: Image.Image, size: int, preprocess: str, name: str) -> Image.
         return image
     if preprocess == "none":
         raise ValueError(
-            f"Expected {name} to be {size} x {size}, as images are taken as they are, but "
-            f'got {image.width} x {image.height}. Use "res256crop224" for photographs.'
+            f"Expected {name} to be {size} x {size}, as images are not resized, but got {image.width} x "
+            f'{image.height}. Use "res256crop224" for photographs.'
         )
     return _fit(image, 256 if preprocess == "res256crop224" else size, size)
 
 
-def to_rgb(image: Image.Image, name: str) -> Image.Image:
-    """An image as RGB, unless Pillow would clip it: of sixteen bits a channel nearly everything would be white.
+def read_rgb(path: Path) -> Image.Image:
+    """Read an image file as RGB.
 
     Raises:
-        ValueError: It has sixteen bits a channel or more.
-
-    Example:
-        >>> to_rgb(Image.new("L", (2, 2)), "grey.png").mode
-        'RGB'
+        ValueError: It is no image, or has sixteen bits a channel, which Pillow would clip to white.
     """
-    if image.mode.startswith(("I", "F")):
-        raise ValueError(
-            f"Expected {name} to have eight bits a channel, but its mode is {image.mode}. Convert it first."
-        )
-    return image.convert("RGB")
+    with _opened(path) as image:
+        if image.mode.startswith(("I", "F")):
+            raise ValueError(
+                f"Expected {path} to have eight bits a channel, but its mode is {image.mode}. Convert it first."
+            )
+        return image.convert("RGB")
 
 
 def _size(path: Path) -> tuple[int, int]:
+    with _opened(path) as image:
+        return image.size
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    require_file(path, "an image")
     try:
         with Image.open(path) as image:
-            return image.size
+            yield image
     except (UnidentifiedImageError, OSError) as error:
-        raise ValueError(f"Expected {path} to be an image, but it cannot be read: {error}") from error
+        raise ValueError(f"Expected {path} to be an image, but it cannot be read: {error}.") from error
 
 
 def _fit(image: Image.Image, shorter: int, crop: int) -> Image.Image:
-    """Resize the shorter side (bilinear with antialiasing) and cut out the centre, to the pixel as torchvision does."""
+    """Resize the shorter side (bilinear, antialiased) and crop the centre, exactly as torchvision does."""
     width, height = image.size
     scaled = (shorter, int(shorter * height / width)) if width <= height else (int(shorter * width / height), shorter)
     image = image.resize(scaled, Image.Resampling.BILINEAR)

@@ -1,1 +1,1 @@
-"""Whole experiments: a data set with its network and settings, the demo, and the search for settings."""
+"""Whole experiments: `run_spec` runs a `RunSpec`; benchmarks, the demo, the search for settings, the paper's tables."""

@@ -1,144 +1,137 @@
-"""Running the cells of an experiment: side by side, each run resumable, none repeated."""
+"""`run_spec` runs one `RunSpec`, `run_specs` many; each run can be resumed, and finished runs are not repeated."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from vcotta.corruptions import frost_source
-from vcotta.evaluate import already_finished, run_stream
-from vcotta.experiments.benchmark import Benchmark, find_benchmark
-from vcotta.experiments.board import Board
-from vcotta.experiments.cells import Cell
-from vcotta.experiments.launch import Launcher, LocalLauncher
-from vcotta.experiments.networks import Weights, network_for, recipe
-from vcotta.experiments.setup import adapter_for
-from vcotta.methods import configure
-from vcotta.report.progress import Report
-from vcotta.runs import SUMMARY, Run
-from vcotta.runtime import Runtime
-from vcotta.streams import ProtocolStream, make_stream
+from vcotta._util.progress import Progress
+from vcotta.experiments.build import Task, adapter_for_spec, few_threads, network_facts, stream_for
+from vcotta.experiments.launch import GridProgress, Launcher, LocalLauncher
+from vcotta.methods import distribute
+from vcotta.nn.distributed import World
+from vcotta.runs.run import SUMMARY, Run
+from vcotta.runs.runner import already_finished, run_stream
+from vcotta.runs.spec import RunSpec
 
-__all__ = ["finished_cell", "run_cell", "run_cells"]
+__all__ = ["run_spec", "run_specs"]
 
 CHECKPOINT_EVERY = 20
-"""Batches after which a cell's state is saved."""
+"""Batches between two checkpoints of a run of many."""
 CHECKPOINT_SECONDS = 20.0
-"""Seconds that lie between two such states at least: those of a large network are more than a gigabyte."""
+"""Least number of seconds between two checkpoints: those of a large network are more than a gigabyte."""
 
 
-def run_cell(
-    cell: Cell,
-    folder: Path,
+def run_spec(
+    spec: RunSpec,
+    out: Path | None = None,
     *,
-    weights: Weights | None = None,
-    device: str = "cpu",
-    checkpoint_seconds: float | None = None,
-    progress: Report | None = None,
+    task: Task | None = None,
+    progress: Progress | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    checkpoint_every: int | None = None,
+    checkpoint_seconds: float = 0.0,
+    world: World | None = None,
+    model: nn.Module | None = None,
 ) -> Run:
-    """Run one cell into its folder; one that is finished is read, one that was stopped goes on."""
-    if (done := finished_cell(cell, folder, weights=weights, device=device)) is not None:
-        return done
-    benchmark, runtime = find_benchmark(cell.dataset), Runtime(device)
-    model = network_for(cell, benchmark, weights, runtime)
-    adapter = adapter_for(benchmark, cell.method, model, seed=cell.seed, runtime=runtime, guard=False, **cell.options)
-    return run_stream(
-        adapter,
-        _stream(cell, benchmark, device),
-        folder,
-        progress=progress,
-        manifest=_facts(cell, benchmark, weights),
-        resume=True,
-        checkpoint_every=CHECKPOINT_EVERY,
-        checkpoint_seconds=CHECKPOINT_SECONDS if checkpoint_seconds is None else checkpoint_seconds,
-    )
+    """Make the stream, the network and the adapter of a spec, and run it.
 
+    ``out``, ``progress``, ``overwrite``, ``resume`` and the checkpoints are as in `run_stream`. With ``resume`` a
+    finished run is returned before any network is made. ``task`` starts a line of the progress display for training,
+    warm-up and, without ``progress``, the run. ``world`` has the processes that share each batch. A caller that has
+    the network from `start_network` already gives it as ``model``.
 
-def finished_cell(cell: Cell, folder: Path, *, weights: Weights | None = None, device: str = "cpu") -> Run | None:
-    """Return the run of a cell if it is finished, before any network is made; None if there is still work to do.
-
-    Raises:
-        ValueError: The run was made with other settings than the cell has now, after a change of defaults for example.
+    Example:
+        >>> net = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 10))
+        >>> spec = RunSpec("bn", corruptions=("fog", "contrast"), limit=100)
+        >>> run = run_spec(spec, model=net)  # without `model` the digits network is trained, or read from the cache
+        >>> len(run.records), RunSpec.from_json(run.manifest["spec"]) == spec
+        (4, True)
     """
-    if not (folder / SUMMARY).exists():
-        return None
-    benchmark = find_benchmark(cell.dataset)
-    config = configure(cell.method, **{"dataset": benchmark.settings, **cell.options})
-    stream, facts = _stream(cell, benchmark, device), _facts(cell, benchmark, weights)
-    try:
-        return already_finished(
-            folder, cell.method, config, stream, seed=cell.seed, runtime=Runtime(device), guard=None, manifest=facts
+    world = world or World()
+    if resume and out is not None and world.size == 1 and (done := _finished(spec, out)) is not None:
+        return done  # of several processes the first one decides, in `run_stream`
+    with few_threads(spec):
+        stream, facts = stream_for(spec), _facts(spec)  # a mistake is reported before any training
+        adapter = adapter_for_spec(spec, task=task, model=model)
+        distribute(adapter, world)
+        if progress is None and task is not None:
+            progress = task(spec.method, "error {:.1%}")
+        return run_stream(
+            adapter,
+            stream,
+            out,
+            progress=progress,
+            manifest=facts,
+            overwrite=overwrite,
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            checkpoint_seconds=checkpoint_seconds,
         )
-    except ValueError as reason:
-        raise ValueError(f"{reason} For `vcotta reproduce`: give another --out, or delete {folder}.") from reason
 
 
-def _stream(cell: Cell, benchmark: Benchmark, device: str) -> ProtocolStream:
-    return make_stream(
-        cell.protocol,
-        benchmark.load(),
-        batch_size=cell.batch_size or benchmark.batch_size,
-        limit=cell.limit,
-        device=device,
-        **cell.protocol_options,
-    )
-
-
-def _facts(cell: Cell, benchmark: Benchmark, weights: Weights | None) -> dict[str, Any]:
-    """What the manifest tells beside what every run's does."""
-    return {
-        "cell": cell.facts,
-        "dataset": cell.dataset,
-        "network": benchmark.network,
-        **recipe(cell, benchmark, weights),
-        "frost": frost_source(),
-    }
-
-
-def run_cells(
-    cells: Sequence[Cell],
+def run_specs(
+    specs: Sequence[RunSpec],
     out: Path,
     *,
-    workers: int = 2,
     launcher: Launcher | None = None,
-    weights: Weights | None = None,
-    device: str = "cpu",
-    checkpoint_seconds: float | None = None,
-    report: Report | None = None,
+    checkpoint_every: int = CHECKPOINT_EVERY,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    report: Progress | None = None,
 ) -> list[Run]:
-    """Run many cells, each in a folder of ``out`` by its key, and return their runs in order.
+    """Run many specs, each in the folder of ``out`` that its key names, and return their runs in order.
 
-    Killed and called again, it goes on: finished cells are read, others continue from their last checkpoint. Cells
-    that several experiments share are run once, whatever their rows are called. A finished cell that was made with
-    other settings than it has now is refused, see `finished_cell`.
+    Called again after an interruption, it reads finished runs and resumes others from their last checkpoint. Equal
+    specs are run once, whatever their labels.
 
     Args:
-        cells: What to run.
+        specs: What to run.
         out: Folder of the runs.
-        workers: Processes of this machine; 1 runs everything in this one, as a GPU wants it.
-        launcher: Runs the cells elsewhere than in ``workers`` processes, for example `RayLauncher`.
-        weights: Networks that were made elsewhere.
-        device: Where to compute.
-        checkpoint_seconds: Seconds between two saved states of a run at least; None for `CHECKPOINT_SECONDS`.
-        report: Called with (batches done, batches known of, cells finished) as the work goes on.
+        launcher: Where they run; None for two processes of this machine.
+        checkpoint_every: Batches between two checkpoints of a run.
+        checkpoint_seconds: Least number of seconds between two checkpoints.
+        report: Called with (batches done, batches known of, runs finished).
+
+    Raises:
+        ValueError: A finished run was made with other settings, for example with other defaults of an earlier version.
     """
-    out, weights = out.absolute(), weights and weights.absolute()  # another process may be in another folder
-    shared: dict[str, Any] = {"weights": weights, "device": device, "checkpoint_seconds": checkpoint_seconds}
-    done: dict[str, Run | None] = {}
-    if torch.device(device).type != "cuda" or torch.cuda.is_available():  # else those who have one look
-        done = {cell.key: finished_cell(cell, out / cell.key, weights=weights, device=device) for cell in cells}
+    out = out.absolute()  # another process may be in another folder
+    by_key = {spec.key: _absolute(spec) for spec in specs}
+    visible = specs[0].device == "cpu" or torch.cuda.is_available()  # otherwise machines with a GPU check this
+    done = {key: _finished(spec, out / key) if visible else None for key, spec in by_key.items()}
+    options = {"resume": True, "checkpoint_every": checkpoint_every, "checkpoint_seconds": checkpoint_seconds}
     jobs = {
-        out / cell.key: partial(run_cell, cell, out / cell.key, **shared)
-        for cell in cells
-        if done.get(cell.key) is None
+        out / key: partial(run_spec, spec, out / key, **options)  # type: ignore[arg-type]
+        for key, spec in by_key.items()
+        if done[key] is None
     }
     if jobs:
-        board = Board(list(jobs), report)
-        board.begin()
-        (launcher or LocalLauncher(workers))(jobs, board, device=device)
-        board.end()
-    return [done.get(cell.key) or Run.load(out / cell.key) for cell in cells]
+        progress = GridProgress(list(jobs), report)
+        progress.begin()
+        (launcher or LocalLauncher())(jobs, progress, device=specs[0].device)
+        progress.end()
+    return [done[spec.key] or Run.load(out / spec.key) for spec in specs]
+
+
+def _finished(spec: RunSpec, out: Path) -> Run | None:
+    """The run in a folder if it is finished; no network is made for that."""
+    return already_finished(out, spec, stream_for(spec), _facts(spec)) if (out / SUMMARY).exists() else None
+
+
+def _facts(spec: RunSpec) -> dict[str, Any]:
+    """Entries of the manifest that only runs of a spec have."""
+    return {"spec": spec.to_json(), **network_facts(spec)}
+
+
+def _absolute(spec: RunSpec) -> RunSpec:
+    """The same spec with absolute paths."""
+    return replace(
+        spec, weights=spec.weights and spec.weights.absolute(), corrupted=spec.corrupted and spec.corrupted.absolute()
+    )

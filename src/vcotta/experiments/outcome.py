@@ -1,4 +1,4 @@
-"""What came out of an experiment: one row a label, ours beside the paper's."""
+"""The results of an experiment: a row for each label, our scores beside the paper's."""
 
 from __future__ import annotations
 
@@ -6,28 +6,18 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from vcotta.corruptions import GROUPS
-from vcotta.experiments.cells import Cell
-from vcotta.experiments.entry import Entry
+from vcotta.experiments.paper.experiment import Experiment
+from vcotta.report.stats import half_width
 from vcotta.report.tables import Grid
-from vcotta.runs import Run
+from vcotta.runs.run import Run, Summary
+from vcotta.runs.spec import RunSpec
 
-__all__ = [
-    "FORMS",
-    "Row",
-    "by_corruption",
-    "interval",
-    "outcome",
-    "read_rows",
-    "rows_as_csv",
-    "rows_as_json",
-    "steady",
-    "table",
-]
+__all__ = ["FORMS", "Row", "by_corruption", "outcome", "read_rows", "rows_as_csv", "rows_as_json", "table"]
 
 FORMS = {  # score: heading, format, factor
     "error": ("Error %", ".2f", 100.0),
@@ -43,28 +33,8 @@ FORMS = {  # score: heading, format, factor
     "spread": ("std over orders", ".2f", 1.0),
 }
 PAPER_IMAGES = 10_000
-"""Images of a corruption that the paper's seconds are for."""
+"""Images of a corruption for which the paper prints seconds."""
 COSTS = ("seconds", "peak_gib", "forwards", "backwards")
-
-# Student's t at 97.5 per cent for 1 to 30 degrees of freedom.
-_T: tuple[float, ...] = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-)
-_T += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
 
 
 @dataclass(frozen=True)
@@ -74,11 +44,11 @@ class Row:
     Attributes:
         label: Its name.
         method: The method.
-        value: The setting that the experiment varies, or None.
-        runs: How many runs.
-        scores: For each score its mean over the runs; errors in per cent. ``spread`` is the standard deviation of the
+        value: The value of the setting that the experiment varies, or None.
+        runs: Number of runs.
+        scores: The mean of each score over the runs; errors in per cent. ``spread`` is the standard deviation of the
             error over the runs of a seed, which differ in their order, averaged over seeds.
-        interval: For each score half the width of the 95 % interval of that mean over seeds; empty for a single one.
+        interval: Half the width of the 95 % interval of each mean over seeds (`half_width`); empty for a single seed.
         corruptions: The mean error on each corruption, in per cent.
         paper: The paper's values of some of the scores.
         difference: Ours minus the paper's.
@@ -95,82 +65,68 @@ class Row:
     difference: dict[str, float]
 
 
-def interval(values: Sequence[float]) -> float:
-    """Return half the width of the 95 % interval of a mean (Student's t), not a number for fewer than two values.
+def outcome(
+    experiment: Experiment,
+    dataset: str,
+    specs: Sequence[RunSpec],
+    runs: Sequence[Run],
+    paper_images: int = PAPER_IMAGES,
+) -> list[Row]:
+    """Average the runs of each label, first those of a seed, in the order of the experiment.
 
-    Example:
-        >>> round(interval([1.0, 2.0, 3.0]), 3)
-        2.484
+    The paper prints seconds for ``paper_images`` images of a corruption; those of other sizes are not compared.
     """
-    count = len(values)
-    if count < 2 or not all(math.isfinite(value) for value in values):
-        return math.nan
-    factor = _T[count - 2] if count - 2 < len(_T) else 1.96
-    return factor * statistics.stdev(values) / math.sqrt(count)
+    together: dict[str, list[tuple[RunSpec, Run]]] = {}
+    for spec, run in zip(specs, runs, strict=True):
+        together.setdefault(spec.label, []).append((spec, _steady_timing(run)))
+    return [_row(experiment, dataset, members, paper_images) for members in together.values()]
 
 
-def outcome(entry: Entry, dataset: str, cells: Sequence[Cell], runs: Sequence[Run]) -> list[Row]:
-    """Average the runs of each label, first those of a seed, in the order of the entry.
-
-    Example:
-        >>> from vcotta.experiments.entries import ENTRIES
-        >>> outcome(ENTRIES["margin"], "digits", [], [])
-        []
-    """
-    together: dict[str, list[tuple[Cell, dict[str, Any]]]] = {}
-    for cell, run in zip(cells, runs, strict=True):
-        together.setdefault(cell.label, []).append((cell, steady(run).summary() | {"batches": len(run.records)}))
-    return [_row(entry, dataset, members) for members in together.values()]
-
-
-def steady(run: Run) -> Run:
-    """Return a run whose first batch, in which torch may compile, took as long as the others did on average."""
+def _steady_timing(run: Run) -> Run:
+    """Return a run whose first batch, in which torch may compile, is timed as the mean of the others."""
     first, *later = run.timing
     if not later:
         return run
     seconds = statistics.fmean(line["seconds"] for line in later)
-    return Run(run.manifest, run.records, [first | {"seconds": seconds}, *later])
+    return Run(run.manifest, run.records, [{**first, "seconds": seconds}, *later])
 
 
-def _row(entry: Entry, dataset: str, members: Sequence[tuple[Cell, dict[str, Any]]]) -> Row:
-    cell = members[0][0]
+def _row(experiment: Experiment, dataset: str, members: Sequence[tuple[RunSpec, Run]], paper_images: int) -> Row:
+    spec, summaries = members[0][0], [run.summary() for _, run in members]
     by_seed: dict[int, list[dict[str, float]]] = {}
-    for member, summary in members:
-        by_seed.setdefault(member.seed, []).append(_scores(summary))
+    for (member, run), summary in zip(members, summaries, strict=True):
+        by_seed.setdefault(member.seed, []).append(_scores(summary, len(run.records)))
     columns = {
         score: [statistics.fmean(one[score] for one in found) for found in by_seed.values()]
         for score in FORMS
         if score != "spread"
     }
-    scores = {score: statistics.fmean(values) for score, values in columns.items()}
     spreads = [statistics.stdev(one["error"] for one in found) for found in by_seed.values() if len(found) > 1]
-    scores["spread"] = statistics.fmean(spreads) if spreads else math.nan
-    widths = {score: interval(values) for score, values in columns.items()} if len(by_seed) > 1 else {}
-    printed = {score: values.get(dataset, {}).get(cell.label) for score, values in entry.paper.items()}
-    paper = {score: value for score, value in printed.items() if value is not None}
-    if not _papers_work(members):
-        paper.pop("seconds", None)
+    means = {score: statistics.fmean(values) for score, values in columns.items()}
+    scores = means | {"spread": statistics.fmean(spreads) if spreads else math.nan}
+    paper = {
+        score: values[dataset][spec.label]
+        for score, values in experiment.paper.items()
+        if spec.label in values.get(dataset, {})
+    }
+    images = {part["n"] for summary in summaries for part in summary["domains"]}
+    if images != {paper_images} or any("views" in member.options for member, _ in members):
+        paper.pop("seconds", None)  # a corruption was not as much work as the paper's
     return Row(
-        cell.label,
-        cell.method,
-        None if entry.varied is None else float(entry.varied.of(cell)),
+        spec.label,
+        spec.method,
+        None if experiment.varied is None else float(experiment.varied.of(spec)),
         len(members),
         {score: scores[score] for score in FORMS},
-        widths,
-        _by_corruption([summary for _, summary in members]),
+        {score: half_width(values) for score, values in columns.items()} if len(by_seed) > 1 else {},
+        _by_corruption(summaries),
         paper,
         {score: scores[score] - value for score, value in paper.items()},
     )
 
 
-def _papers_work(members: Sequence[tuple[Cell, dict[str, Any]]]) -> bool:
-    """Whether a corruption was as much work as the paper's: as many images, and no fewer views than usual."""
-    images = {part["n"] for _, summary in members for part in summary["domains"]}
-    return images == {PAPER_IMAGES} and not any("views" in cell.options for cell, _ in members)
-
-
-def _scores(summary: dict[str, Any]) -> dict[str, float]:
-    domains, batches = summary["domains"], summary["batches"]
+def _scores(summary: Summary, batches: int) -> dict[str, float]:
+    domains = summary["domains"]
     errors = {
         group: [part["error"] for part in domains if part["domain"] in members] for group, members in GROUPS.items()
     }
@@ -185,7 +141,7 @@ def _scores(summary: dict[str, Any]) -> dict[str, float]:
     return {score: factor * values[score] for score, (_, _, factor) in FORMS.items() if score in values}
 
 
-def _by_corruption(summaries: Sequence[dict[str, Any]]) -> dict[str, float]:
+def _by_corruption(summaries: Sequence[Summary]) -> dict[str, float]:
     """The mean error on each corruption, over runs, visits and severities, in the order of the first run."""
     found: dict[str, list[float]] = {}
     for summary in summaries:
@@ -194,48 +150,45 @@ def _by_corruption(summaries: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {name: statistics.fmean(errors) for name, errors in found.items()}
 
 
-def table(entry: Entry, rows: Sequence[Row]) -> Grid:
-    """The rows as a table: mean, over several runs with the 95 % interval, and the paper's beside it."""
-    header, several = [""], any(row.runs > 1 for row in rows)
-    for score in entry.scores:
-        header.append(FORMS[score][0])
-        if any(score in row.paper for row in rows):
+def table(experiment: Experiment, rows: Sequence[Row]) -> Grid:
+    """Return the rows as a table: means, with their 95 % intervals over seeds, and the paper's values beside them."""
+    printed, several = _printed(experiment, rows), any(row.runs > 1 for row in rows)
+    header, columns, best = [""], [[row.label for row in rows]], set()
+    for score in experiment.scores:
+        heading, form, _ = FORMS[score]
+        values = [row.scores[score] for row in rows]
+        if score not in (*COSTS, "spread") and len(rows) > 1:
+            best |= {(place, len(header)) for place, value in enumerate(values) if value == min(values)}
+        header.append(heading)
+        columns.append([_cell(row, score) for row in rows])
+        if score in printed:
             header += ["paper", "difference"]
-    lines, best = [], set()
-    for place, row in enumerate(rows):
-        line = [row.label]
-        for score in entry.scores:
-            shown, form = [other.scores[score] for other in rows], FORMS[score][1]
-            if score not in (*COSTS, "spread") and len(rows) > 1 and row.scores[score] == min(shown):
-                best.add((place, len(line)))
-            line.append(_cell(row, score))
-            if any(score in other.paper for other in rows):
-                paper, gap = row.paper.get(score, math.nan), row.difference.get(score, math.nan)
-                line += [_number(paper, form), _number(gap, f"+{form}")]
-        lines.append((*line, str(row.runs)) if several else tuple(line))
-    return Grid(
-        (*header, "runs") if several else tuple(header), tuple(lines), frozenset(best), f"{entry.name}: {entry.title}"
-    )
+            columns.append([_number(row.paper.get(score, math.nan), form) for row in rows])
+            columns.append([_number(row.difference.get(score, math.nan), f"+{form}") for row in rows])
+    if several:
+        header.append("runs")
+        columns.append([str(row.runs) for row in rows])
+    lines = tuple(zip(*columns, strict=True))
+    return Grid(tuple(header), lines, frozenset(best), f"{experiment.name}: {experiment.title}")
 
 
-def by_corruption(entry: Entry, dataset: str, rows: Sequence[Row]) -> Grid:
-    """The error of each row on each corruption, the paper's rows below ours; the corruptions are numbered as there."""
+def by_corruption(experiment: Experiment, dataset: str, rows: Sequence[Row]) -> Grid:
+    """Return the error of each row on each corruption, C1 to C15 as in the paper, the paper's rows below ours."""
     names = list(rows[0].corruptions) if rows else []
-    printed = (entry.by_corruption or {}).get(dataset, {})
-    header = ("", *(f"C{place}" for place in range(1, len(names) + 1)), "mean")
+    printed = (experiment.by_corruption or {}).get(dataset, {})
+    lowest = [min(row.corruptions[name] for row in rows) for name in names]
     lines: list[tuple[str, ...]] = []
     best: set[tuple[int, int]] = set()
-    lowest = [min((row.corruptions[name] for row in rows), default=math.nan) for name in names]
     for row in rows:
         errors = [row.corruptions[name] for name in names]
-        best |= {
-            (len(lines), c) for c, (error, least) in enumerate(zip(errors, lowest, strict=True), 1) if error == least
-        }
-        lines.append((row.label, *(f"{error:.1f}" for error in errors), f"{row.scores['error']:.1f}"))
-        if row.label in printed and len(printed[row.label]) == len(names):
-            paper = printed[row.label]
-            lines.append((f"{row.label}, paper", *(f"{e:.1f}" for e in paper), f"{row.paper['error']:.1f}"))
-    return Grid(header, tuple(lines), frozenset(best if len(rows) > 1 else ()), f"{entry.name}: error by corruption")
+        if len(rows) > 1:
+            best |= {(len(lines), column + 1) for column, error in enumerate(errors) if error == lowest[column]}
+        lines.append((row.label, *(f"{error:.1f}" for error in [*errors, row.scores["error"]])))
+        paper = printed.get(row.label, [])
+        if len(paper) == len(names) > 0:
+            lines.append((f"{row.label}, paper", *(f"{error:.1f}" for error in [*paper, row.paper["error"]])))
+    header = ("", *(f"C{place + 1}" for place in range(len(names))), "mean")
+    return Grid(header, tuple(lines), frozenset(best), f"{experiment.name}: error by corruption")
 
 
 def _cell(row: Row, score: str) -> str:
@@ -248,43 +201,48 @@ def _number(value: float, form: str) -> str:
     return "-" if math.isnan(value) else f"{value:{form}}"
 
 
-def rows_as_csv(entry: Entry, rows: Sequence[Row]) -> str:
-    """The rows as CSV with full precision."""
+def rows_as_csv(experiment: Experiment, rows: Sequence[Row]) -> str:
+    """Return the rows as CSV with full precision."""
+    lines = [
+        {
+            "label": row.label,
+            **{score: row.scores[score] for score in experiment.scores},
+            **{f"{score}_interval": row.interval.get(score) for score in experiment.scores if score != "spread"},
+            "runs": row.runs,
+            **{f"{score}_paper": row.paper.get(score) for score in _printed(experiment, rows)},
+        }
+        for row in rows
+    ]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    spare = [score for score in entry.scores if score != "spread"]
-    papers = [score for score in entry.scores if any(score in row.paper for row in rows)]
-    header = [*entry.scores, *(f"{score}_interval" for score in spare), "runs", *(f"{score}_paper" for score in papers)]
-    writer.writerow(["label", *header])
-    for row in rows:
-        values = [row.scores[score] for score in entry.scores] + [row.interval.get(score, "") for score in spare]
-        writer.writerow([row.label, *values, row.runs, *(row.paper.get(score, "") for score in papers)])
+    writer.writerows([*([list(lines[0])] if lines else []), *(line.values() for line in lines)])
     return text.getvalue()
 
 
+def _printed(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
+    """The scores that the paper prints for any of the rows."""
+    return [score for score in experiment.scores if any(score in row.paper for row in rows)]
+
+
 def rows_as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows as JSON takes them: what is no finite number is a word."""
-    return [_worded(asdict(row)) for row in rows]
+    """Return the rows for JSON, which has no infinity and no not-a-number: these are written as words."""
+    return [_with_numbers(asdict(row), lambda value: value if math.isfinite(value) else str(value)) for row in rows]
 
 
-def read_rows(told: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """The rows of `rows_as_json` again.
+def read_rows(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return the rows that `rows_as_json` wrote.
 
     Example:
         >>> row = Row("bn", "bn", None, 1, {"nll": math.inf}, {}, {}, {}, {})
         >>> read_rows(rows_as_json([row])) == [row]
         True
     """
-    return [Row(**_numbered(dict(row))) for row in told]
+    return [Row(**_with_numbers(row, float)) for row in rows]
 
 
-def _worded(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: _each(value, lambda v: v if math.isfinite(v) else str(v)) for key, value in row.items()}
-
-
-def _numbered(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: _each(value, float) for key, value in row.items()}
-
-
-def _each(value: Any, change: Any) -> Any:
-    return {key: change(number) for key, number in value.items()} if isinstance(value, dict) else value
+def _with_numbers(row: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return a row with every number of its dictionaries changed."""
+    return {
+        key: {name: change(number) for name, number in value.items()} if isinstance(value, dict) else value
+        for key, value in row.items()
+    }

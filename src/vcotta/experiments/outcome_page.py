@@ -1,84 +1,78 @@
-"""The outcome of an experiment as a page of Markdown: what was asked, what came out, and the picture."""
+"""The results of an experiment as a Markdown page: the command, the tables, the settings and the figure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from vcotta.experiments.entries import ENTRIES
 from vcotta.experiments.outcome import by_corruption, read_rows, table
-from vcotta.experiments.pictures import CAPTIONS, MARKS, SPREAD
+from vcotta.experiments.paper.experiments import EXPERIMENTS
+from vcotta.experiments.pictures import CAPTIONS, INTERVALS, PAPER_MARKS
 
-__all__ = ["command", "listed", "made_of", "outcome_page", "outcome_section"]
-
-
-def outcome_page(told: Mapping[str, Any], picture: str = "picture.png") -> str:
-    """Return the whole page.
-
-    Args:
-        told: What ``outcome.json`` holds.
-        picture: Where the picture is, as seen from the page.
-    """
-    entry = ENTRIES[told["experiment"]]
-    where = "Not in the paper." if entry.where == "ours" else f"In the paper: {entry.where}."
-    return f"# {entry.name}\n\n{entry.title} {where}\n\n{outcome_section(told, picture)}"
+__all__ = ["listed", "outcome_page", "outcome_section"]
 
 
-def outcome_section(told: Mapping[str, Any], picture: str) -> str:
-    """Return tables, what they were made of, and the picture, without a heading."""
-    entry, dataset, rows = ENTRIES[told["experiment"]], told["asked"]["dataset"], read_rows(told["rows"])
-    parts = [f"```console\n$ {command(told)}\n```", table(entry, rows).markdown().rstrip()]
-    if entry.by_corruption is not None:
-        parts.append(by_corruption(entry, dataset, rows).markdown().rstrip())
-    caption = [CAPTIONS.get(entry.picture, "")]
-    if len(told["asked"]["seeds"]) > 1:
-        caption.append(SPREAD.get(entry.picture, ""))
-    if entry.picture in MARKS and any(row.paper for row in rows):
-        caption.append(f"{MARKS[entry.picture]} are the paper's values.")
-    parts += [made_of(told), f"![{entry.name}: {entry.title}]({picture})", " ".join(filter(None, caption))]
-    return "\n\n".join(filter(None, parts)) + "\n"
+def outcome_page(results: Mapping[str, Any], picture: str = "picture.png") -> str:
+    """Return the whole page from the contents of ``outcome.json`` and the path of the figure, relative to the page."""
+    experiment = EXPERIMENTS[results["experiment"]]
+    where = "Not in the paper." if experiment.where == "ours" else f"In the paper: {experiment.where}."
+    return f"# {experiment.name}\n\n{experiment.title} {where}\n\n{outcome_section(results, picture)}"
 
 
-def command(told: Mapping[str, Any]) -> str:
-    """Return the command that asks for an outcome; files of networks are named, not located."""
-    asked = told["asked"]
-    words = ["vcotta", "reproduce", told["experiment"], "--dataset", asked["dataset"]]
-    words += ["--scale", "quick" if asked["quick"] else "full", "--preset", asked["preset"]]
-    words += ["--seeds", listed(asked["seeds"])]
-    for option in ("methods", "values"):
-        if asked[option] is not None:
-            words += [f"--{option}", listed(asked[option])]
-    if asked["limit"] is not None:
-        words += ["--limit", str(asked["limit"])]
+def outcome_section(results: Mapping[str, Any], picture: str) -> str:
+    """Return the command, the tables, the settings and the figure, without a heading; see `outcome_page`."""
+    experiment, chosen, rows = EXPERIMENTS[results["experiment"]], results["asked"], read_rows(results["rows"])
+    parts = [f"```console\n$ {_command(results)}\n```", table(experiment, rows).markdown().rstrip()]
+    if experiment.by_corruption is not None:
+        parts.append(by_corruption(experiment, chosen["dataset"], rows).markdown().rstrip())
+    caption = [CAPTIONS.get(experiment.picture, "")]
+    if len(chosen["seeds"]) > 1:
+        caption.append(INTERVALS.get(experiment.picture, ""))
+    if experiment.picture in PAPER_MARKS and any(row.paper for row in rows):
+        caption.append(f"{PAPER_MARKS[experiment.picture]} are the paper's values.")
+    parts += [_settings(results), f"![{experiment.name}: {experiment.title}]({picture})"]
+    return "\n\n".join(filter(None, [*parts, " ".join(filter(None, caption))])) + "\n"
+
+
+def _command(results: Mapping[str, Any]) -> str:
+    """The command that gives these results; files of networks have placeholders for their names."""
+    chosen = results["asked"]
+    words = ["vcotta", "reproduce", results["experiment"], "--dataset", chosen["dataset"]]
+    words += ["--scale", "quick" if chosen["quick"] else "full", "--preset", chosen["preset"]]
+    words += ["--seeds", listed(chosen["seeds"])]
+    for option in ("methods", "values", "limit"):
+        if chosen[option] is not None:
+            words += [f"--{option}", listed(chosen[option])]
     for kind, option in (("source", "--weights"), ("warmed", "--warmed")):
-        if kind in told["networks"]:
+        if kind in results["networks"]:
             words += [option, f"{kind.upper()}.safetensors"]
     return " ".join(words)
 
 
-def made_of(told: Mapping[str, Any]) -> str:
-    """Return in words what the numbers were made of, and what that took."""
-    stream, cost, asked = told["stream"], told["cost"], told["asked"]
+def _settings(results: Mapping[str, Any]) -> str:
+    """A sentence about data, seeds, network and machine, and one about the time."""
+    stream, cost, chosen = results["stream"], results["cost"], results["asked"]
     images = f"{stream['images_per_domain']} images" if stream.get("images_per_domain") else "All images"
-    several = len(asked["seeds"]) > 1
-    part = "".join(f", only the {kind} {listed(asked[kind], ', ')}" for kind in ("methods", "values") if asked[kind])
-    few = asked["views"] is not None and told["experiment"] != "augmentations"  # whose rows tell their views
-    views = f", at most {asked['views']} views" if few else ""
-    given = "".join(f", {kind} network {digest[:12]}" for kind, digest in told["networks"].items())
-    on_cpu = told["runtime"]["device"] == "cpu" and "cpu_seconds" in cost
+    several = len(chosen["seeds"]) > 1
+    part = "".join(f", only the {kind} {listed(chosen[kind], ', ')}" for kind in ("methods", "values") if chosen[kind])
+    few = chosen["views"] is not None and results["experiment"] != "augmentations"  # whose rows name their views
+    views = f", at most {chosen['views']} views" if few else ""
+    given = "".join(f", {kind} network {digest[:12]}" for kind, digest in results["networks"].items())
+    on_cpu = results["runtime"]["device"] == "cpu" and "cpu_seconds" in cost
     cpu = f" and {cost['cpu_seconds']:.0f} s of CPU" if on_cpu else ""
     ran = "" if cost["ran"] == cost["cells"] else f" ({cost['ran']} of {cost['cells']} runs; the others were there)"
+    frost = stream.get("frost") or results.get("frost")  # earlier versions wrote it beside the stream
+    pixels = f"{stream['pixels']} pixels ({frost} frost)" if frost else f"{stream['pixels']} pixels"
     return (
-        f"{images} of each corruption{views}, seed{'s' * several} {listed(asked['seeds'], ', ')}{part}"
-        f"{', ± is the 95 % interval of the mean' if several else ''}; {told['network']}{given}, preset "
-        f"{asked['preset']}, {stream['pixels']} pixels ({told['frost']} frost), {told['runtime']['precision']}, torch "
-        f"{told['versions']['torch']}, {told['hardware']}. It took {cost['seconds']:.0f} s by the clock"
-        f"{cpu}{ran}."
+        f"{images} of each corruption{views}, seed{'s' * several} {listed(chosen['seeds'], ', ')}{part}"
+        f"{', ± is the 95 % interval of the mean' if several else ''}; {results['network']}{given}, preset "
+        f"{chosen['preset']}, {pixels}, {results['runtime']['precision']}, torch {results['versions']['torch']}, "
+        f"{results['hardware']}. It took {cost['seconds']:.0f} s by the clock{cpu}{ran}."
     )
 
 
 def listed(values: Any, between: str = ",") -> str:
-    """Return what was asked for as the command takes it: one word, or several with something between them.
+    """Return an option's value, or several with something between them, as the command line takes them.
 
     Example:
         >>> listed((0, 0.5, 32.0)), listed(["bn", "tent"], ", "), listed(2000), listed(None)

@@ -1,4 +1,4 @@
-"""One experiment from its name to its table, its picture and its page."""
+"""Runs an experiment and writes its table, picture and page."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vcotta._messages import unknown_name
-from vcotta.experiments.benchmark import find_benchmark
-from vcotta.experiments.cells import Cell
-from vcotta.experiments.entry import Asked, Entry
-from vcotta.experiments.grid import run_cells
+from vcotta._util.errors import unknown_name
+from vcotta._util.files import read_json, sha256, write_json, write_text
+from vcotta._util.progress import Progress
+from vcotta.bayes import is_warmed_file
+from vcotta.experiments.benchmarks import find_benchmark
+from vcotta.experiments.grid import run_specs
 from vcotta.experiments.launch import Launcher, LocalLauncher
-from vcotta.experiments.networks import Weights
 from vcotta.experiments.outcome import Row, outcome, rows_as_csv, rows_as_json, table
 from vcotta.experiments.outcome_page import listed, outcome_page
+from vcotta.experiments.paper.experiment import Experiment, ExperimentOptions
 from vcotta.experiments.pictures import draw
-from vcotta.files import write_json, write_text
 from vcotta.methods import configure
-from vcotta.report.domains import check_same_stream
+from vcotta.report.groups import check_same_stream
 from vcotta.report.page import html_page
-from vcotta.report.progress import Report
 from vcotta.report.tables import Grid
-from vcotta.runs import SUMMARY, Run
+from vcotta.runs.run import SUMMARY, Manifest, Run
+from vcotta.runs.spec import RunSpec
 
 __all__ = ["OUTCOME", "Reproduced", "outcome_name", "reproduce", "scaled"]
 
@@ -40,21 +39,21 @@ _LONGEST_NAME = 150  # of a folder; file systems end at 255 bytes
 
 @dataclass(frozen=True)
 class Reproduced:
-    """What an experiment gave.
+    """The result of an experiment.
 
     Attributes:
         rows: Its rows.
-        table: The same as a table.
-        folder: Where the files are: ``outcome.json``, ``outcome.md`` with its ``picture.png``, ``picture.pdf``,
-            ``table.csv``, and ``report.html`` where all runs followed one stream.
-        cells: How many runs it is made of.
-        ran: How many of them were not there, finished, before.
+        table: The rows as a table.
+        folder: Folder of its files: ``outcome.json``, ``outcome.md`` with its ``picture.png``, ``picture.pdf``,
+            ``table.csv``, and ``report.html`` if all runs followed one stream.
+        runs: Number of its runs.
+        ran: Number of runs that were not finished before.
     """
 
     rows: list[Row]
     table: Grid
     folder: Path
-    cells: int
+    runs: int
     ran: int
 
 
@@ -67,8 +66,8 @@ def scaled(
     limit: int | None = None,
     methods: Sequence[str] | None = None,
     values: Sequence[float] | None = None,
-) -> Asked:
-    """What is asked for at a scale.
+) -> ExperimentOptions:
+    """Return the options of an experiment at a scale.
 
     ``quick`` uses shorter grids, at most 4 views, and 100 images of each corruption and three seeds on digits, 500 and
     one elsewhere; ``full`` the whole grids, all images, every method's own number of views, and three seeds.
@@ -79,10 +78,10 @@ def scaled(
     """
     if scale not in ("quick", "full"):
         raise unknown_name("scale", scale, ("quick", "full"))
-    configure("vcotta", preset=preset)  # a slip is told now, not when the first VCoTTA has its turn
+    configure("vcotta", preset=preset)  # raises before any run if there is no such preset
     quick = scale == "quick"
     images, usual = _QUICK.get(dataset, (500, (0,))) if quick else (None, (0, 1, 2))
-    return Asked(
+    return ExperimentOptions(
         dataset,
         preset,
         usual if seeds is None else tuple(dict.fromkeys(seeds)),
@@ -94,10 +93,10 @@ def scaled(
     )
 
 
-def outcome_name(name: str, asked: Asked) -> str:
-    """Return the name of an outcome's folder: all that was asked for beyond the usual, in the words of the command.
+def outcome_name(name: str, chosen: ExperimentOptions) -> str:
+    """Return the name of an outcome's folder, with all options that are not the usual ones.
 
-    So whoever asks for something else, fewer images say, overwrites nothing.
+    So other options, for example fewer images, overwrite nothing.
 
     Example:
         >>> outcome_name("main", scaled("digits"))
@@ -105,10 +104,10 @@ def outcome_name(name: str, asked: Asked) -> str:
         >>> outcome_name("main", scaled("cifar10", "full", limit=2000, methods=["bn", "vcotta"]))
         'main-cifar10-full-methods=bn,vcotta-limit=2000'
     """
-    usual = scaled(asked.dataset, "quick" if asked.quick else "full")
-    words = [name, asked.dataset] if asked.quick else [name, asked.dataset, "full"]
+    usual = scaled(chosen.dataset, "quick" if chosen.quick else "full")
+    words = [name, chosen.dataset] if chosen.quick else [name, chosen.dataset, "full"]
     for option in ("preset", "seeds", "methods", "values", "limit", "views"):
-        said, expected = (listed(getattr(one, option)) for one in (asked, usual))
+        said, expected = (listed(getattr(one, option)) for one in (chosen, usual))
         if said != expected:
             words.append(f"{option}={said}")
     whole = "-".join(words)
@@ -118,84 +117,119 @@ def outcome_name(name: str, asked: Asked) -> str:
 
 
 def reproduce(
-    entry: Entry,
-    asked: Asked,
+    experiment: Experiment,
+    chosen: ExperimentOptions,
     out: Path,
     *,
-    workers: int = 2,
     launcher: Launcher | None = None,
-    weights: Weights | None = None,
+    weights: Path | None = None,
+    warmed: Path | None = None,
     device: str = "cpu",
-    report: Report | None = None,
+    report: Progress | None = None,
 ) -> Reproduced:
-    """Run an experiment, or what is missing of it, and write what came out.
+    """Run an experiment, or what is missing of it, and write its results.
 
     Args:
-        entry: The experiment.
-        asked: Data set, preset, seeds and size.
+        experiment: The experiment.
+        chosen: Data set, preset, seeds and size.
         out: Folder of the runs, which experiments share, and of their results.
-        workers: Processes of this machine.
-        launcher: Runs the cells elsewhere, see `run_cells`.
-        weights: Networks that were made elsewhere.
+        launcher: Where the runs are done, see `run_specs`.
+        weights: File of the source network; None to train one where the data set is that small.
+        warmed: File of that network warmed up, for runs that start so with the preset's own warm-up; None to warm up
+            here.
         device: Where to compute.
-        report: Called as the work goes on, see `run_cells`.
+        report: Called with the progress, see `run_specs`.
 
     Raises:
-        ValueError: Something was asked for that the experiment does not have, or the runs that are already in ``out``
-            started from other networks or were made with other settings.
+        ValueError: The experiment does not have what was chosen, a file is of the wrong kind, or runs in ``out`` were
+            made with other settings.
     """
-    find_benchmark(asked.dataset)
-    cells = entry.all_cells(asked)
-    networks = (weights or Weights()).hashes()
-    folders = {out / "runs" / cell.key for cell in cells}
+    find_benchmark(chosen.dataset)
+    _check_files(weights, warmed)
+    specs = [
+        replace(spec, device=device, weights=_start_file(spec, weights, warmed))
+        for spec in experiment.all_specs(chosen)
+    ]
+    folders = {out / "runs" / spec.key for spec in specs}
     missing = sum(not (folder / SUMMARY).exists() for folder in folders)
     before = _clocks()
-    with _same_networks(out / f"networks-{asked.dataset}.json", networks, folders):
-        runs = run_cells(
-            cells, out / "runs", workers=workers, launcher=launcher, weights=weights, device=device, report=report
-        )
-    spent = {clock: now - then for (clock, now), then in zip(_clocks().items(), before.values(), strict=True)}
-    rows = outcome(entry, asked.dataset, cells, runs)
-    folder = out / outcome_name(entry.name, asked)
+    runs = run_specs(specs, out / "runs", launcher=launcher, report=report)
+    cost = {clock: now - then for (clock, now), then in zip(_clocks().items(), before.values(), strict=True)}
     if not isinstance(launcher or LocalLauncher(), LocalLauncher):
-        spent.pop("cpu_seconds")  # the work was done by processes that are not ours
-    cost = spent | {"ran": missing, "cells": len(folders)}
-    told = _told(entry, asked, networks, rows, runs[0].manifest, cost)
+        cost.pop("cpu_seconds")  # other processes than ours did the work
+    rows = outcome(experiment, chosen.dataset, specs, runs)
+    folder = out / outcome_name(experiment.name, chosen)
+    networks = {kind: sha256(path) for kind, path in (("source", weights), ("warmed", warmed)) if path is not None}
+    facts = _facts(experiment, chosen, networks, rows, runs[0].manifest, cost | {"ran": missing, "cells": len(folders)})
     if not missing:
-        told["cost"] = _earlier_cost(folder, told)
-    _write(entry, told, cells, runs, rows, folder)
-    return Reproduced(rows, table(entry, rows), folder, len(folders), missing)
+        facts["cost"] = _earlier_cost(folder, facts)
+    _write(experiment, facts, specs, runs, rows, folder)
+    return Reproduced(rows, table(experiment, rows), folder, len(folders), missing)
 
 
-def _told(
-    entry: Entry, asked: Asked, networks: Mapping[str, str], rows: Sequence[Row], manifest: dict[str, Any], cost: Any
+def _check_files(weights: Path | None, warmed: Path | None) -> None:
+    for path in (weights, warmed):
+        if path is not None and not path.is_file():
+            raise FileNotFoundError(f"Expected the file of a network, but there is no file {path}. Check the path.")
+    if weights is not None and is_warmed_file(weights):
+        raise ValueError(f"Expected `weights` of a source network, but {weights} is warmed up. Give it as `warmed`.")
+    if warmed is not None and not is_warmed_file(warmed):
+        raise ValueError(
+            f"Expected `warmed` to be a file of `vcotta warmup`, but {warmed} is none. Give a plain network as "
+            "`weights`: it is warmed up here."
+        )
+
+
+def _start_file(spec: RunSpec, weights: Path | None, warmed: Path | None) -> Path | None:
+    """The file of the network that a run starts from; a warmed one only if the warm-up is the usual one."""
+    start = spec.resolved_start
+    if warmed is not None and start == "warmed" and not spec.warm_up and spec.source_share == 1:
+        return warmed
+    return None if start == "scratch" else weights
+
+
+def _facts(
+    experiment: Experiment,
+    chosen: ExperimentOptions,
+    networks: Mapping[str, str],
+    rows: Sequence[Row],
+    manifest: Manifest,
+    cost: Any,
 ) -> dict[str, Any]:
-    """All that is kept of an experiment, for tables and pages."""
-    kept = ("network", "frost", "runtime", "hardware", "versions")
-    stream = {key: manifest["stream"].get(key) for key in ("images_per_domain", "pixels", "severity_table")}
+    """The content of ``outcome.json``, from which tables and pages are made."""
+    stream = manifest["stream"]
     return {
-        "experiment": entry.name,
-        "asked": asdict(asked),
+        "experiment": experiment.name,
+        "asked": asdict(chosen),
         "networks": dict(networks),
-        "stream": stream,
-        **{key: manifest[key] for key in kept},
+        "stream": {key: stream.get(key) for key in ("images_per_domain", "pixels", "severity_table")},
+        "network": manifest["network"],
+        "frost": stream.get("frost"),
+        "runtime": manifest["runtime"],
+        "hardware": manifest["hardware"],
+        "versions": manifest["versions"],
         "cost": cost,
         "rows": rows_as_json(rows),
     }
 
 
 def _write(
-    entry: Entry, told: dict[str, Any], cells: Sequence[Cell], runs: Sequence[Run], rows: Sequence[Row], folder: Path
+    experiment: Experiment,
+    facts: dict[str, Any],
+    specs: Sequence[RunSpec],
+    runs: Sequence[Run],
+    rows: Sequence[Row],
+    folder: Path,
 ) -> None:
-    write_json(folder / OUTCOME, told)
-    write_text(folder / "table.csv", rows_as_csv(entry, rows))
-    draw(entry, cells, runs, rows, folder)
-    write_text(folder / "outcome.md", outcome_page(told))
-    _write_report({cell.key: run for cell, run in zip(cells, runs, strict=True)}, folder / "report.html")
+    write_json(folder / OUTCOME, facts)
+    write_text(folder / "table.csv", rows_as_csv(experiment, rows))
+    draw(experiment, specs, runs, rows, folder)
+    write_text(folder / "outcome.md", outcome_page(facts))
+    _write_report({spec.key: run for spec, run in zip(specs, runs, strict=True)}, folder / "report.html")
 
 
 def _write_report(runs: Mapping[str, Run], path: Path) -> None:
-    """Write the page that `vcotta report` would, unless the runs followed different streams."""
+    """Write the page of `vcotta report`, unless the runs followed different streams."""
     try:
         check_same_stream(runs)
     except ValueError:
@@ -203,40 +237,18 @@ def _write_report(runs: Mapping[str, Run], path: Path) -> None:
     write_text(path, html_page(runs))
 
 
-@contextmanager
-def _same_networks(path: Path, networks: Mapping[str, str], folders: Iterable[Path]) -> Iterator[None]:
-    """Runs are known by their settings alone, so that all of a data set here have to start from the same files.
-
-    What failed before it began a run has decided nothing.
-    """
-    known = path.exists()
-    if known and json.loads(path.read_text(encoding="utf-8")) != networks:
-        raise ValueError(
-            f"Expected the networks of the runs that are in {path.parent}, but got other files (see {path}). Give "
-            "the same ones, or another folder."
-        )
-    if not known:
-        write_json(path, networks)
-    try:
-        yield
-    except BaseException:
-        if not known and not any(folder.exists() for folder in folders):
-            path.unlink()
-        raise
-
-
-def _earlier_cost(folder: Path, told: dict[str, Any]) -> Any:
-    """What the runs took when they were made, if that is known of just these."""
+def _earlier_cost(folder: Path, facts: dict[str, Any]) -> Any:
+    """The cost of the same runs when they were made, if it is known."""
     path = folder / OUTCOME
     if path.exists():
-        before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(json.dumps(told))
+        before, now = read_json(path), json.loads(json.dumps(facts))
         if all(before[key] == now[key] for key in ("asked", "networks")):
             return before["cost"]
-    return told["cost"]
+    return facts["cost"]
 
 
 def _clocks() -> dict[str, float]:
-    """The wall clock, and the processor time of this process and of those it waited for."""
+    """The wall clock, and the processor time of this process and its finished child processes."""
     times = os.times()
     cpu = times.user + times.system + times.children_user + times.children_system
     return {"seconds": time.perf_counter(), "cpu_seconds": cpu}

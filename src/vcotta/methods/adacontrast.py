@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,113 +9,91 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vcotta.batch_norm import batch_norms
-from vcotta.fields import check_fields
-from vcotta.methods.adacontrast_views import strong_view, weak_view
+from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Positive, Settings, UnitInterval
 from vcotta.methods.base import Adapter
-from vcotta.methods.facts import Facts
-from vcotta.methods.features import classifier
-from vcotta.methods.mean_teacher import update_teacher
-from vcotta.methods.snapshot import Snapshot
+from vcotta.methods.card import Card
+from vcotta.methods.parts.layers import classifier
+from vcotta.methods.parts.mean_teacher import student_and_teacher, update_teacher
+from vcotta.methods.registry import register_method
+from vcotta.nn.batch_norm import SavedStatistics, moving_statistics
+from vcotta.nn.optim import make_optimizer
+from vcotta.nn.views import strong_view, weak_view
 
 __all__ = ["AdaContrast", "AdaContrastConfig"]
 
 
 @dataclass(frozen=True)
-class AdaContrastConfig:
-    """Settings of AdaContrast for continual adaptation, from the re-implementation in the TTA benchmark of RMT.
-
-    The published comparisons use them for CIFAR10-C, CIFAR100-C and ImageNet-C alike.
+class AdaContrastConfig(Settings):
+    """Settings of AdaContrast for all data sets, from the re-implementation in RMT's benchmark ("re-impl.").
 
     Attributes:
-        lr: Step size (2e-4, re-implementation and official code; there with cosine decay over 15 epochs).
-        weight_decay: Of the SGD with Nesterov momentum 0.9 (1e-4, re-implementation and official code).
-        queue: Images remembered, both as negatives of the contrastive loss and as neighbours (16384,
-            re-implementation).
-        temperature: Of the contrastive loss (0.07, official code).
-        neighbours: Neighbours whose predictions a pseudo-label averages (10, official code).
-        refine_after: Images to be seen before labels are refined by neighbours (1024, re-implementation; the official
-            code first passes over all test data).
-        contrast: Weight of the contrastive loss (1, official code).
-        diversity: Weight of the diversity loss (1, official code).
-        beta: Decay of the key encoder's average (0.999, official code).
-        flip: Whether views may mirror the image (official code: yes).
+        lr: Step size (2e-4; the official code lets it decay over 15 epochs).
+        weight_decay: Of SGD with Nesterov momentum 0.9 (1e-4).
+        queue: Images kept, as negatives of the contrastive loss and as neighbours (16384, re-impl.).
+        temperature: Of the contrastive loss (0.07).
+        neighbours: Neighbours whose predictions a pseudo-label averages (10).
+        refine_after: Images to be seen before neighbours refine labels (1024, re-impl.; the official code first passes
+            over all test data).
+        contrast: Weight of the contrastive loss (1).
+        diversity: Weight of the diversity loss (1).
+        beta: Decay of the key encoder's average (0.999).
+        flip: Whether views may mirror the image.
     """
 
-    lr: float = 2e-4
-    weight_decay: float = 1e-4
-    queue: int = 16384
-    temperature: float = 0.07
-    neighbours: int = 10
-    refine_after: int = 1024
-    contrast: float = 1.0
-    diversity: float = 1.0
-    beta: float = 0.999
+    lr: NonNegative = 2e-4
+    weight_decay: NonNegative = 1e-4
+    queue: Count = 16384
+    temperature: Positive = 0.07
+    neighbours: Count = 10
+    refine_after: NonNegativeInt = 1024
+    contrast: NonNegative = 1.0
+    diversity: NonNegative = 1.0
+    beta: UnitInterval = 0.999
     flip: bool = True
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        for name in ("lr", "weight_decay", "refine_after", "contrast", "diversity"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"Expected `{name}` to be at least 0, but got {getattr(self, name)}.")
-        for name in ("queue", "neighbours"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Expected `{name}` to be at least 1, but got {getattr(self, name)}.")
-        if self.temperature <= 0:
-            raise ValueError(f"Expected `temperature` to be above 0, but got {self.temperature}.")
-        if not 0 <= self.beta <= 1:
-            raise ValueError(f"Expected `beta` to lie in [0, 1], but got {self.beta}.")
 
-
+@register_method
 class AdaContrast(Adapter):
-    r"""Learn strong views from the labels that the neighbours of weak views agree on, and tell images apart.
+    r"""Learn strong views from the labels that neighbours of weak views agree on, and tell images apart.
 
-    Of each image there are a weak view w and two strong ones, q and k. The pseudo-label y is the argmax of the mean
-    prediction of the nearest neighbours of w, in cosine, among the images seen before; of the prediction for w until
-    ``refine_after`` images were seen. With unit features :math:`v_q` of the student and :math:`v_k` of the teacher (the
-    key encoder), :math:`M_j` the queue of former keys and :math:`y_j` their labels, all weights minimise
+    Each image has a weak view w and two strong views, q and k. The pseudo-label y is the argmax of the mean prediction
+    of the nearest neighbours of w, in cosine, among the images seen before; until ``refine_after`` images were seen, of
+    the prediction for w itself. With unit features :math:`v_q` of the student and :math:`v_k` of the teacher (the key
+    encoder), :math:`M_j` the queue of former keys and :math:`y_j` their labels, all weights minimise
 
     .. math:: L = CE(y, z_q) - \lambda_c \log \frac{\exp(v_q^\top v_k / t)}
         {\exp(v_q^\top v_k / t) + \sum_{j: y_j \ne y} \exp(v_q^\top M_j / t)} + \lambda_d \sum_c \bar p_c \log \bar p_c,
 
-    :math:`\bar p` being the mean prediction of the batch for q. The teacher averages the student; its keys go into the
-    queue, and its features and predictions of w among the neighbours.
+    with :math:`\bar p` the batch's mean prediction for q. The teacher averages the student; its keys enter the queue,
+    and its features and predictions of w the bank of neighbours.
 
-    Unlike the other methods, the passes of training move the running statistics of BatchNorm, with the layers' own
-    momentum, and the prediction returned is made **after** the update, by the student with these statistics. A single
-    image has no statistics of its own: all passes then use the running ones, which stay.
+    Unlike in the other methods, training passes move BatchNorm's running statistics, with the layers' own momentum, and
+    the prediction returned is made **after** the update, by the student with these statistics. A single image has no
+    statistics of its own: all passes then use the running ones, which stay.
 
-    The paper adapts for many epochs to one domain; as in the published comparisons of continual methods, here each
-    batch is seen once, strong views are not cropped, neighbours start empty and the step size is constant. Differs from
-    both published codes in that a key leaves the queue together with its label, where theirs give the leaving keys the
-    newcomers' labels for one step; in that the teacher averages after a step instead of before the next, the same
-    sequence; in that it looks at w before k, which only the order of its running statistics tells, and they matter to a
-    single image alone; and in that exactly ``queue`` neighbours are kept, where theirs may be up to one batch more.
+    The paper adapts for many epochs to one domain. As in the published comparisons of continual methods, here each
+    batch is seen once, strong views are not cropped, the bank starts empty and the step size is constant. Differs from
+    both published codes: a key leaves the queue together with its label (there leaving keys have the newcomers' labels
+    for one step); the teacher sees w before k; exactly ``queue`` neighbours are kept (there up to one batch more).
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         >>> adapter = AdaContrast(net.append(nn.Linear(4, 2)), AdaContrastConfig(queue=16))
-        >>> _ = adapter(torch.rand(4, 3, 8, 8))
-        >>> adapter.last["forwards"], adapter.last["backwards"]
-        (5, 1)
+        >>> adapter(torch.rand(4, 3, 8, 8)).shape
+        torch.Size([4, 2])
     """
 
     name = "adacontrast"
     summary = "neighbour-refined pseudo-labels and contrastive learning"
-    facts = Facts("CVPR 2022", "everything", "nothing", "5 forwards, 1 backward", "re-implementation", distributed=True)
+    card = Card("CVPR 2022", "everything", "nothing", "5 forwards, 1 backward", "re-implementation", distributed=True)
     Config = AdaContrastConfig
     datasets: ClassVar = {"digits": {"lr": 2e-3, "queue": 1024, "refine_after": 256, "flip": False}}
 
     def setup(self, model: nn.Module) -> None:
         """Make student and teacher, a queue of random keys and an empty bank of neighbours."""
-        teacher = copy.deepcopy(model).requires_grad_(False)
-        student = model.requires_grad_(True)
-        self.networks = {"student": student, "teacher": teacher}
-        self.make_optimizer(student.parameters(), "sgd", self.config.lr)
-        assert self.optimizer is not None
-        self.optimizer.param_groups[0]["weight_decay"] = self.config.weight_decay
-        size, layer, device = self.config.queue, classifier(model), self.runtime.device
-        dtype = self.runtime.dtype
+        config, layer, device, dtype = self.config, classifier(model), self.runtime.device, self.runtime.dtype
+        self.networks, size = student_and_teacher(model), config.queue
+        self.optimizer = make_optimizer(model.parameters(), "sgd", config.lr, weight_decay=config.weight_decay)
         self.memory = {
             "keys": F.normalize(torch.randn(size, layer.in_features, device=device, dtype=dtype), dim=-1),
             "labels": torch.randint(layer.out_features, (size,), device=device),
@@ -132,13 +107,12 @@ class AdaContrast(Adapter):
         config = self.config
         student, teacher = self.networks["student"], self.networks["teacher"]
         weak = weak_view(images, flip=config.flip)
-        norms = (norm for net in (student, teacher) for norm in batch_norms(net))
-        before = Snapshot(buffer for norm in norms for buffer in norm.buffers())
-        with _moving_statistics(student), _moving_statistics(teacher):
+        before = SavedStatistics(student, teacher)
+        with moving_statistics(student, teacher):
             with torch.no_grad():
                 features, weak_logits = self.features_and_logits(student, weak)
                 neighbours, neighbour_logits = self.features_and_logits(teacher, weak)
-                # Many small operations, once for both views and while a GPU is still busy with the two passes.
+                # Many small operations, once for both views, while a GPU is still busy with the two passes.
                 query, key = strong_view(torch.cat([images, images]), flip=config.flip).chunk(2)
                 keys, _ = self.features_and_logits(teacher, key)
             query_features, query_logits = self.features_and_logits(student, query)
@@ -152,7 +126,7 @@ class AdaContrast(Adapter):
                 labels.unsqueeze(1) == self.memory["labels"],
                 config.temperature,
             )
-        sound = weak_logits.isfinite().all() & neighbour_logits.isfinite().all()  # what labels and memory rest on
+        sound = weak_logits.isfinite().all() & neighbour_logits.isfinite().all()  # labels and memory depend on both
         done = self.minimise(torch.where(sound, loss, torch.nan))
         before.restore(unless=done)
         self._remember(
@@ -168,7 +142,7 @@ class AdaContrast(Adapter):
 
     @torch.no_grad()
     def _labels(self, features: Tensor, logits: Tensor) -> Tensor:
-        """Pseudo-labels by vote of the nearest neighbours, or the prediction's own while there are too few."""
+        """Pseudo-labels: the vote of the nearest neighbours, or the prediction while there are too few."""
         bank, config = self.memory, self.config
         empty = torch.arange(config.queue, device=features.device) >= bank["seen"]
         similarity = (F.normalize(features, dim=-1) @ bank["features"].T).masked_fill(empty, -torch.inf)
@@ -190,17 +164,7 @@ class AdaContrast(Adapter):
 def instance_loss(queries: Tensor, keys: Tensor, negatives: Tensor, same: Tensor, temperature: float) -> Tensor:
     """Cross-entropy of telling a query's own key from the negatives, those of the same class left out.
 
-    Args:
-        queries: Unit vectors, (batch, dimensions).
-        keys: Their own keys, of the same shape.
-        negatives: Unit vectors, (queue, dimensions).
-        same: Which negatives have the class of which query, (batch, queue).
-        temperature: Divides the cosines.
-
-    Example:
-        >>> axes = torch.eye(2)
-        >>> instance_loss(axes[:1], axes[:1], axes, torch.tensor([[True, False]]), temperature=1.0)
-        tensor(0.3133)
+    All are unit vectors; ``same`` says which negatives have the class of which query, (batch, queue).
     """
     own = (queries * keys).sum(-1, keepdim=True)
     others = (queries @ negatives.T).masked_fill(same, -torch.inf)
@@ -208,24 +172,6 @@ def instance_loss(queries: Tensor, keys: Tensor, negatives: Tensor, same: Tensor
 
 
 def diversity_loss(logits: Tensor) -> Tensor:
-    """Negative entropy of the batch's mean prediction: -log C where all classes are equally frequent, 0 for one class.
-
-    Example:
-        >>> diversity_loss(torch.tensor([[99.0, 0.0], [0.0, 99.0]]))
-        tensor(-0.6931)
-    """
+    """Negative entropy of the batch's mean prediction: -log C if classes are equally frequent, 0 for one class."""
     mean = logits.softmax(-1).mean(0)
     return (mean * (mean + 1e-8).log()).sum()
-
-
-@contextmanager
-def _moving_statistics(net: nn.Module) -> Iterator[None]:
-    """Let the BatchNorm layers move their running statistics, in passes that use those of the batch."""
-    norms = [norm for norm in batch_norms(net) if norm.running_mean is not None]
-    for norm in norms:
-        norm.track_running_stats = True
-    try:
-        yield
-    finally:
-        for norm in norms:
-            norm.track_running_stats = False

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from vcotta.methods.facts import Facts
+from vcotta._util.validation import NonNegative, UnitInterval
+from vcotta.methods.card import Card
+from vcotta.methods.registry import register_method
 from vcotta.methods.roid import ROID, ROIDConfig
 
 __all__ = ["CMF", "CMFConfig"]
@@ -20,38 +22,24 @@ _LOWEST_GAIN, _SURE = 0.89, 0.9999
 
 @dataclass(frozen=True)
 class CMFConfig(ROIDConfig):
-    """Settings of CMF; those of ROID, defaults for CIFAR10-C from the re-implementation by ROID's authors.
+    """Settings of CMF: those of `ROIDConfig` and two more, from the re-implementation by ROID's authors.
 
     Attributes:
-        lr: Step size (CIFAR 1e-3, ImageNet-C 2.5e-4).
-        optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C.
-        probability_momentum: Decay of the average prediction that diversity is measured against (0.9).
-        temperature: Of the weights by certainty and diversity (1/3).
-        prior_correction: What the batch's class prior multiplies in the returned prediction, as in `ROIDConfig`
-            (``logits``).
-        flip: Whether views may mirror the image.
         source_momentum: gamma: share of the adapted parameters when they are mixed with the hidden ones (0.99).
-        alpha: How much of the hidden parameters stays when they drift back to the source (0.99).
-        noise: Variance q that a step adds, for a network whose normalisation has 38400 parameters; it is scaled with
-            their number (0.005).
+        alpha: Share of the hidden parameters that stays when they move back to the source (0.99).
+        noise: Variance q that a step adds, for 38400 normalisation parameters; scaled with their number (0.005).
     """
 
-    alpha: float = 0.99
-    noise: float = 0.005
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"Expected `alpha` to lie in [0, 1], but got {self.alpha}.")
-        if self.noise < 0:
-            raise ValueError(f"Expected `noise` to be at least 0, but got {self.noise}.")
+    alpha: UnitInterval = 0.99
+    noise: NonNegative = 0.005
 
 
+@register_method
 class CMF(ROID):
-    r"""`ROID`, pulled not to the source but to a hidden model that a filter infers from the adapted ones.
+    r"""`ROID`, pulled not to the source but to a hidden model that a Kalman filter infers from the adapted ones.
 
-    Hidden parameters :math:`\theta_h`, which start at the source's, and their scalar variance P, which starts at 0, are
-    predicted and then corrected by the adapted parameters, an observation with variance :math:`1 - q`:
+    Hidden parameters :math:`\theta_h`, at first the source's, and their scalar variance P, at first 0, are predicted
+    and then corrected by the adapted parameters, an observation with variance :math:`1 - q`:
 
     .. math::
         \theta_h &\leftarrow \alpha \theta_h + (1 - \alpha) \theta_0, \quad P \leftarrow \alpha^2 P + q \\
@@ -59,21 +47,18 @@ class CMF(ROID):
         \theta_h \leftarrow \beta \theta_h + (1 - \beta) \theta, \quad P \leftarrow \beta P \\
         \theta &\leftarrow \gamma \theta + (1 - \gamma) \theta_h
 
-    with :math:`\beta` at least 0.89, and 1 from 0.9999 on. Loss, prediction and deviations are those of `ROID`. Only
-    trained parameters are filtered: the others never leave the source. A reset also returns P to 0, which the
-    re-implementation forgets.
+    with :math:`\beta` at least 0.89, and 1 from 0.9999 on. Loss, prediction and differences from the official code are
+    those of `ROID`. Only trained parameters are filtered. A reset also returns P to 0; the re-implementation keeps it.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        >>> adapter = CMF(net)
-        >>> _ = adapter(torch.rand(4, 3, 8, 8))
-        >>> sorted(adapter.memory)
-        ['average_prediction', 'hidden', 'variance']
+        >>> sorted(CMF(net).memory)
+        ['hidden', 'variance']
     """
 
     name = "cmf"
     summary = "ROID's losses, parameters filtered towards a drifting source"
-    facts = Facts(
+    card = Card(
         "ICLR 2024", "normalisation", "nothing", "2 forwards, 1 backward", "re-implementation", distributed=True
     )
     Config = CMFConfig

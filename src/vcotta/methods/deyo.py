@@ -1,99 +1,75 @@
-"""DeYO: samples whose prediction hangs on the shape of the object (Lee et al., ICLR 2024)."""
+"""DeYO: learns from samples whose prediction depends on the object's shape (Lee et al., ICLR 2024)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from vcotta.fields import check_fields
-from vcotta.methods.base import Adapter, OptimizerName
-from vcotta.methods.facts import Facts
-from vcotta.methods.losses import entropy
-from vcotta.methods.reliable import entropy_ceiling, is_below, masked_mean, train_early_normalisation
+from vcotta._util.validation import Count, NonNegative, Settings, between
+from vcotta.methods.card import Card
+from vcotta.methods.parts.losses import entropy
+from vcotta.methods.parts.reliable import NormalisationAdapter, entropy_ceiling, is_below, masked_mean
+from vcotta.methods.registry import register_method
+from vcotta.nn.optim import OptimizerName
 
 __all__ = ["DeYO", "DeYOConfig"]
 
 
 @dataclass(frozen=True)
-class DeYOConfig:
+class DeYOConfig(Settings):
     """Settings of DeYO; ImageNet-C's from the official code, CIFAR's from the re-implementation by Döbler et al.
 
     Attributes:
         lr: Step size (CIFAR 1e-3, ImageNet-C 2.5e-4; a vision transformer takes 1e-3 for batches of 64).
         optimizer: ``adam`` for CIFAR, ``momentum`` for ImageNet-C (the re-implementation has ``sgd``).
-        entropy_margin: Only samples of entropy below this share of log C are looked at (0.5).
+        entropy_margin: Share of log C below which the entropy of a sample must be (0.5).
         weight_margin: E_0 in the weights, as a share of log C (0.4).
-        drop: tau: of these only samples are learned from whose predicted class loses more probability than this when
-            the patches are shuffled (ImageNet-C 0.3, official script for ResNet-50; CIFAR 0.2, re-implementation, the
-            authors having none).
+        drop: tau: probability that the predicted class must lose when the patches are shuffled (ImageNet-C 0.3,
+            official script for ResNet-50; CIFAR 0.2, re-implementation; the authors have none).
         patches: Patches along each side of the image (4).
     """
 
-    lr: float = 1e-3
+    lr: NonNegative = 1e-3
     optimizer: OptimizerName = "adam"
-    entropy_margin: float = 0.5
-    weight_margin: float = 0.4
-    drop: float = 0.2
-    patches: int = 4
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        for name in ("lr", "entropy_margin", "weight_margin"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"Expected `{name}` to be at least 0, but got {getattr(self, name)}.")
-        if not -1 <= self.drop <= 1:
-            raise ValueError(f"Expected `drop` to lie in [-1, 1], but got {self.drop}.")
-        if self.patches < 1:
-            raise ValueError(f"Expected `patches` to be at least 1, but got {self.patches}.")
+    entropy_margin: NonNegative = 0.5
+    weight_margin: NonNegative = 0.4
+    drop: Annotated[float, between(-1, 1)] = 0.2
+    patches: Count = 4
 
 
-class DeYO(Adapter):
-    r"""Learn from samples that are sure, and no longer so when the object in them is destroyed.
+@register_method
+class DeYO(NormalisationAdapter):
+    r"""Learn from samples whose prediction is sure, and less so when the object's shape is destroyed.
 
-    Of the samples of entropy below ``entropy_margin``, those are kept, S, whose predicted class y loses more than tau
-    when the image's patches are shuffled: :math:`D = p_y(x) - p_y(x') > \tau`. With them
+    Of the samples of entropy below ``entropy_margin``, S holds those whose predicted class y loses more than tau when
+    the image's patches are shuffled: :math:`D = p_y(x) - p_y(x') > \tau`. Scale and shift of the early normalisation
+    layers (see `train_early_normalisation`) minimise
 
     .. math:: L = \frac{1}{|S|}\sum_{i \in S} \left(e^{E_0 - H_i} + e^{D_i}\right) H_i
 
-    is minimised over scale and shift of the early normalisation layers (see `train_early_normalisation`), the weights
-    being constants.
+    with constant weights. As in the official code, only the sure samples are shuffled and passed again, and BatchNorm
+    uses their statistics; the host waits to know them.
 
-    As in the official code only the sure samples are shuffled and passed again, and BatchNorm uses the statistics of
-    that part, so the host waits to know them. A single one of them is normalised by the source's statistics here, as
-    every batch of one. The official code's other ways to destroy an object (a grey square, shuffled pixels) are left
-    out. Sides that patches do not divide are resized and back, each by itself; the official code knows squares alone.
+    Differs from the official code: a single sure sample is normalised by the source's statistics; the other ways to
+    destroy an object (a grey square, shuffled pixels) are left out; images need not be square.
 
     Example:
+        >>> from torch import nn
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        >>> adapter = DeYO(net, DeYOConfig(entropy_margin=1.1))
-        >>> _ = adapter(torch.rand(4, 3, 8, 8))
-        >>> adapter.last["forwards"], adapter.last["backwards"]
-        (2, 1)
+        >>> DeYO(net)(torch.rand(4, 3, 8, 8)).shape
+        torch.Size([4, 2])
     """
 
     name = "deyo"
-    summary = "entropy minimisation on samples that hang on the object's shape"
-    facts = Facts("ICLR 2024", "normalisation", "nothing", "2 forwards, 1 backward", "official code", distributed=True)
+    summary = "entropy minimisation on samples that depend on the object's shape"
+    card = Card("ICLR 2024", "normalisation", "nothing", "2 forwards, 1 backward", "official code", distributed=True)
     Config = DeYOConfig
+    early_only = True
     datasets: ClassVar = {"imagenet": {"lr": 2.5e-4, "optimizer": "momentum", "drop": 0.3}, "digits": {"lr": 1e-2}}
-
-    def setup(self, model: nn.Module) -> None:
-        """Let scale and shift of the early normalisation layers require gradients, nothing else."""
-        trained = train_early_normalisation(model, "DeYO")
-        self.networks = {"model": model}
-        if trained:
-            self.make_optimizer(trained, self.config.optimizer, self.config.lr)
-
-    def predict_and_adapt(self, images: Tensor) -> Tensor:
-        """Predict, then one step on the samples that count."""
-        log_probs = self.logits(self.networks["model"], images).log_softmax(-1)
-        if self.optimizer is not None:
-            self._learn(images, log_probs)
-        return log_probs
 
     def _learn(self, images: Tensor, log_probs: Tensor) -> None:
         config = self.config
@@ -111,7 +87,7 @@ class DeYO(Adapter):
 
     @torch.no_grad()
     def _drop(self, images: Tensor, log_probs: Tensor) -> Tensor:
-        """How much probability the predicted classes lose when the patches are shuffled."""
+        """The probability that the predicted classes lose when the patches are shuffled."""
         shuffled = self.runtime.place_images(shuffle_patches(images, self.config.patches))
         after = self.logits(self.networks["model"], shuffled).log_softmax(-1)
         before, predicted = log_probs.max(-1, keepdim=True)
@@ -119,12 +95,7 @@ class DeYO(Adapter):
 
 
 def shuffle_patches(images: Tensor, patches: int) -> Tensor:
-    """Cut each image into ``patches`` x ``patches`` and put them together in a random order of its own.
-
-    Example:
-        >>> shuffle_patches(torch.rand(2, 3, 32, 50), 4).shape
-        torch.Size([2, 3, 32, 50])
-    """
+    """Cut each image into ``patches`` x ``patches`` and reassemble them in a random order of its own."""
     sides = images.shape[-2:]
     even = [max(1, side // patches) * patches for side in sides]
     tiles = _resize(images, even).unflatten(3, (patches, -1)).unflatten(2, (patches, -1))

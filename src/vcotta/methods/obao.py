@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,57 +11,48 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vcotta.fields import check_fields
-from vcotta.methods.base import Adapter, OptimizerName
-from vcotta.methods.facts import Facts
-from vcotta.methods.features import classifier
-from vcotta.methods.losses import entropy, symmetric_cross_entropy
-from vcotta.methods.mean_teacher import update_teacher
-from vcotta.methods.prototypes import class_sums, cosine_similarities, source_prototypes
-from vcotta.views import random_view
+from vcotta._util.validation import Count, NonNegative, Settings, UnitInterval
+from vcotta.methods.base import Adapter
+from vcotta.methods.card import Card
+from vcotta.methods.parts.class_features import class_sums, cosine_similarities, source_prototypes
+from vcotta.methods.parts.layers import classifier
+from vcotta.methods.parts.losses import entropy, symmetric_cross_entropy
+from vcotta.methods.parts.mean_teacher import student_and_teacher, update_teacher
+from vcotta.methods.registry import register_method
+from vcotta.nn.optim import OptimizerName
+from vcotta.nn.views import random_view
 
 __all__ = ["OBAO", "OBAOConfig"]
 
 
 @dataclass(frozen=True)
-class OBAOConfig:
+class OBAOConfig(Settings):
     """Settings of OBAO; defaults for CIFAR10-C from the official code.
 
     Attributes:
-        lr: Step size (CIFAR 1e-3, ImageNet-C 0.01; official code).
-        optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C (official code).
-        beta: Decay of the teacher's average (0.999, official code).
-        margin: Share of log C below which an entropy counts as confident (CIFAR 0.1, ImageNet-C 0.2; official code).
-        buffer: Number of test images kept (1000, CIFAR100-C 200; official code).
-        replayed: How many of them are replayed with each batch (200, ImageNet-C 64: the size of its batches; official
-            code).
-        replay: Weight of their cross-entropy (1, ImageNet-C 0.5; official code).
-        relation: Weight of the class relations (1, CIFAR100-C 200; official code).
-        flip: Whether views may mirror the image (official code: yes).
+        lr: Step size (CIFAR 1e-3, ImageNet-C 0.01).
+        optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C.
+        beta: Decay of the teacher's average (0.999).
+        margin: Share of log C below which an entropy counts as confident (CIFAR 0.1, ImageNet-C 0.2).
+        buffer: Number of test images kept (1000, CIFAR100-C 200).
+        replayed: Number of them replayed with each batch (200, ImageNet-C 64: the size of its batches).
+        replay: Weight of their cross-entropy (1, ImageNet-C 0.5).
+        relation: Weight of the class relations (1, CIFAR100-C 200).
+        flip: Whether views may mirror the image (yes).
     """
 
-    lr: float = 1e-3
+    lr: NonNegative = 1e-3
     optimizer: OptimizerName = "adam"
-    beta: float = 0.999
-    margin: float = 0.1
-    buffer: int = 1000
-    replayed: int = 200
-    replay: float = 1.0
-    relation: float = 1.0
+    beta: UnitInterval = 0.999
+    margin: NonNegative = 0.1
+    buffer: Count = 1000
+    replayed: Count = 200
+    replay: NonNegative = 1.0
+    relation: NonNegative = 1.0
     flip: bool = True
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        for name in ("lr", "margin", "replay", "relation"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"Expected `{name}` to be at least 0, but got {getattr(self, name)}.")
-        for name in ("buffer", "replayed"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Expected `{name}` to be at least 1, but got {getattr(self, name)}.")
-        if not 0 <= self.beta <= 1:
-            raise ValueError(f"Expected `beta` to lie in [0, 1], but got {self.beta}.")
 
-
+@register_method
 class OBAO(Adapter):
     r"""A symmetric mean teacher that replays confident test images and keeps the classes related as in the source.
 
@@ -72,33 +62,28 @@ class OBAO(Adapter):
     .. math:: L = \tfrac12 SCE(p, q) + \tfrac12 SCE(\tilde p, q) + \lambda_m CE(x_m, y_m)
         - \lambda_r \frac{\sum S \odot S_0}{\sqrt{\sum S^2 \sum S_0^2}},
 
-    where S holds the cosines between the mean features of the classes present in the batch of the buffer, and
-    :math:`S_0` those between the same classes' source prototypes. Then images whose entropy H(p) is below
-    ``margin`` log C go into the buffer, labelled by the argmax of the summed logits of student and teacher: free places
-    first, then in place of what has the highest entropy there, whether or not the newcomer's is lower. The teacher
-    averages the student. Returned is the mean of both's logits, from before the step; the official code returns their
-    sum, of the same argmax.
+    where S holds the cosines between the mean features of the classes in the buffer's batch, and :math:`S_0` those
+    between the same classes' source prototypes. Then images with H(p) below ``margin`` log C enter the buffer, labelled
+    by the argmax of the summed logits of student and teacher. They take free places first, then those of the highest
+    entropy, even if their own is higher. The teacher averages the student. The prediction is the mean of both logits
+    from before the step; the official code returns their sum.
 
-    Differs from the official code where the buffer runs full or has fewer places than the batch has confident images:
-    images of one batch never replace each other, and those beyond the last place are dropped. The projector that the
-    official code creates but never uses is left out, and so is its switch to classifier rows in place of prototypes.
-    The official code takes CIFAR-100's prototypes from clean test images; here they are of the source data, always.
-    One wait for the device a batch tells how full the buffer is: the replayed images are normalised by their own
-    statistics, so they must be those and no others.
+    Differs from the official code: images of one batch never replace each other in a full buffer, and those beyond its
+    last place are dropped; its unused projector and its option of classifier rows in place of prototypes are left out;
+    CIFAR-100's prototypes come from source data, not from clean test images. The host waits once a batch for the number
+    of images in the buffer.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         >>> adapter = OBAO(net.append(nn.Linear(4, 2)), OBAOConfig(margin=1.1))
         >>> adapter.prepare([(torch.rand(6, 3, 8, 8), torch.arange(6) % 2)])
-        >>> for _ in range(2):
-        ...     _ = adapter(torch.rand(4, 3, 8, 8))
-        >>> adapter.last["forwards"], adapter.last["replayed"]
-        (4, 4)
+        >>> adapter(torch.rand(4, 3, 8, 8)).shape
+        torch.Size([4, 2])
     """
 
     name = "obao"
     summary = "mean teacher, replay of confident images, class relations"
-    facts = Facts(
+    card = Card(
         "ECCV 2024",
         "everything but the classifier",
         "class prototypes",
@@ -116,15 +101,13 @@ class OBAO(Adapter):
 
     def setup(self, model: nn.Module) -> None:
         """Make student and teacher; the student's classifier stays as it is."""
-        teacher = copy.deepcopy(model).requires_grad_(False)
-        student = model.requires_grad_(True)
-        classifier(student).requires_grad_(False)
-        self.networks = {"student": student, "teacher": teacher}
-        trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
+        self.networks = student_and_teacher(model)
+        classifier(model).requires_grad_(False)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.make_optimizer(trained, self.config.optimizer, self.config.lr)
 
     def learn_source(self, source: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-        """How the classes are related: the cosines between their prototypes."""
+        """The relations of the classes: the cosines between their prototypes."""
         return {"relations": cosine_similarities(source_prototypes(self, source))}
 
     def predict_and_adapt(self, images: Tensor) -> Tensor:
@@ -146,7 +129,7 @@ class OBAO(Adapter):
         return combined
 
     def _memory_loss(self, images: Tensor) -> Tensor:
-        """The two losses of a random batch of the buffer; 0 while it is empty or of images of another shape."""
+        """The two losses of a random batch of the buffer; 0 if the buffer is empty or its images have another shape."""
         config, memory = self.config, self.memory
         if "images" in memory and memory["images"].shape[1:] != images.shape[1:]:
             memory.clear()
@@ -165,7 +148,7 @@ class OBAO(Adapter):
 
     @torch.no_grad()
     def _store(self, images: Tensor, labels: Tensor, entropies: Tensor, done: Tensor) -> None:
-        """Write the confident images over the places of highest entropy, free ones counting as infinite."""
+        """Write the confident images over the places of highest entropy; free places count as infinite."""
         memory, size = self.memory, self.config.buffer
         if not memory:
             memory["images"] = images.new_zeros(size, *images.shape[1:])
@@ -181,17 +164,7 @@ class OBAO(Adapter):
 
 
 def relation_loss(features: Tensor, labels: Tensor, relations: Tensor) -> Tensor:
-    """Minus the correlation, about zero, of the classes' cosines with ``relations``, over the classes among ``labels``.
-
-    Args:
-        features: (batch, dimensions).
-        labels: Their classes.
-        relations: The cosines to keep, (classes, classes).
-
-    Example:
-        >>> relation_loss(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.tensor([0, 1]), torch.eye(3))
-        tensor(-0.8165)
-    """
+    """Minus the correlation, about zero, of the classes' cosines with ``relations``, over the classes of ``labels``."""
     sums, counts = class_sums(features, labels, len(relations))
     present = (counts > 0).float()
     both = present.unsqueeze(0) * present.unsqueeze(1)

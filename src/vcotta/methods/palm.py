@@ -1,21 +1,22 @@
-"""PALM: layers chosen and step sizes set by how sure the network is (Maharana et al., AAAI 2025)."""
+"""PALM: layers chosen and step sizes set by the network's uncertainty (Maharana et al., AAAI 2025)."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from vcotta.distributed import average
-from vcotta.fields import check_fields
+from vcotta._util.validation import NonNegative, Positive, Settings, UnitInterval
 from vcotta.methods.base import Adapter
-from vcotta.methods.facts import Facts
-from vcotta.methods.losses import cross_entropy, entropy
-from vcotta.views import random_view
+from vcotta.methods.card import Card
+from vcotta.methods.parts.losses import cross_entropy, entropy
+from vcotta.methods.parts.reliable import is_below, masked_mean
+from vcotta.methods.registry import register_method
+from vcotta.nn.optim import AdamFirstStep
+from vcotta.nn.views import random_view
 
 __all__ = ["PALM", "PALMConfig"]
 
@@ -24,73 +25,61 @@ _EPS = 1e-8  # of the ratio, and of Adam
 
 
 @dataclass(frozen=True)
-class PALMConfig:
+class PALMConfig(Settings):
     """Settings of PALM; defaults for CIFAR10-C from the official configuration.
 
     Attributes:
         lr: Step size that the ratios multiply (CIFAR 5e-4, ImageNet-C 5e-5).
-        weight_decay: Of the parameters, as Adam does it (CIFAR10-C and ImageNet-C 0, CIFAR100-C 5e-4).
-        decay: beta_3, how much of the moving sensitivity stays, 1 - alpha in the paper (0.5; CIFAR100-C 0.1).
+        weight_decay: L2 penalty, as Adam adds it (CIFAR10-C and ImageNet-C 0, CIFAR100-C 5e-4).
+        decay: beta_3, the share of the moving sensitivity that stays, 1 - alpha in the paper (0.5; CIFAR100-C 0.1).
         temperature: Of the softmax whose distance from the uniform distribution chooses the tensors (CIFAR10-C 50,
             CIFAR100-C 100, ImageNet-C 1000).
-        threshold: eta: a parameter tensor whose gradient has at most this L1 norm is chosen (CIFAR10-C 1, CIFAR100-C
-            0.5, ImageNet-C 0.3).
+        threshold: eta: a tensor is chosen if the L1 norm of its gradient is at most this (CIFAR10-C 1, CIFAR100-C 0.5,
+            ImageNet-C 0.3).
         consistency: lambda: weight of the consistency, times the number of classes (0.01).
-        margin: Entropy in nats below which an image is learned from (0.4 everywhere).
-        freeze_unselected: Whether a tensor that is not chosen stays as it is, as the paper says. In the official code,
-            whose numbers are the published ones, one that was chosen before goes on with its last step size.
+        margin: Entropy in nats below which an image is learned from (0.4).
+        freeze_unselected: Whether a tensor that is not chosen stays as it is (paper). In the official code, whose
+            numbers are the published ones, one that was chosen before keeps moving with its last step size.
         flip: Whether views may mirror the image.
     """
 
-    lr: float = 5e-4
-    weight_decay: float = 0.0
-    decay: float = 0.5
-    temperature: float = 50.0
-    threshold: float = 1.0
-    consistency: float = 0.01
-    margin: float = 0.4
+    lr: NonNegative = 5e-4
+    weight_decay: NonNegative = 0.0
+    decay: UnitInterval = 0.5
+    temperature: Positive = 50.0
+    threshold: NonNegative = 1.0
+    consistency: NonNegative = 0.01
+    margin: NonNegative = 0.4
     freeze_unselected: bool = False
     flip: bool = True
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        for name in ("lr", "weight_decay", "threshold", "consistency", "margin"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"Expected `{name}` to be at least 0, but got {getattr(self, name)}.")
-        if not 0 <= self.decay <= 1:
-            raise ValueError(f"Expected `decay` to lie in [0, 1], but got {self.decay}.")
-        if self.temperature <= 0:
-            raise ValueError(f"Expected `temperature` to be above 0, but got {self.temperature}.")
 
-
+@register_method
 class PALM(Adapter):
-    r"""Train the parameter tensors that still do not know the domain, each with a step size of its own.
+    r"""Train the parameter tensors that are still uncertain about the domain, each with its own step size.
 
     The gradient :math:`g_j` of :math:`\sum_c -\log \mathrm{softmax}(z / T)_c`, averaged over the batch, chooses the
-    tensors with :math:`\|g_j\|_1 \le \eta`. For these the sensitivity :math:`s_j = |\theta_j g_j|`, its moving average
-    :math:`m_j \leftarrow \beta_3 m_j + (1 - \beta_3) s_j` and the step size
-    :math:`\mathrm{lr} \cdot \mathrm{mean}(|s_j - m_j| / m_j)` follow; a tensor never chosen does not move. Then one
-    step on
+    tensors with :math:`\|g_j\|_1 \le \eta`. Their sensitivity is :math:`s_j = |\theta_j g_j|`, its moving average
+    :math:`m_j \leftarrow \beta_3 m_j + (1 - \beta_3) s_j`, and their step size
+    :math:`\mathrm{lr} \cdot \mathrm{mean}(|s_j - m_j| / m_j)`; a tensor never chosen does not move. Then one step on
 
     .. math::
         L = \mathrm{mean}_{H(p_i) < 0.4} H(p_i) + \lambda C \, \mathrm{mean}_i \mathrm{CE}(p_i \to p(\tilde x_i)),
 
-    gradients through both predictions of the consistency. Weights and biases of convolutions and normalisation layers
-    are trained, the classifier is not. The official code makes a new Adam for every batch, whose first step is
+    with gradients through both predictions of the consistency. Weights and biases of convolutions and normalisation
+    layers are trained, the classifier is not. The official code makes a new Adam for every batch, whose first step is
     :math:`g / (|g| + \epsilon)`; here that step is taken directly. With no image below the margin the official loss is
-    not a number; here the entropy is 0 then.
+    not a number; here its entropy term is then 0.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        >>> adapter = PALM(net)
-        >>> _ = adapter(torch.rand(4, 3, 8, 8))
-        >>> adapter.last["forwards"], adapter.last["backwards"]
-        (2, 2)
+        >>> PALM(net)(torch.rand(4, 3, 8, 8)).shape
+        torch.Size([4, 2])
     """
 
     name = "palm"
     summary = "tensors and step sizes chosen by uncertainty"
-    facts = Facts(
+    card = Card(
         "AAAI 2025",
         "convolutions, normalisation",
         "nothing",
@@ -121,7 +110,7 @@ class PALM(Adapter):
                 stacklevel=3,
             )
             return
-        self.optimizer = _ForgetfulAdam(trained.values(), self.config.weight_decay)
+        self.optimizer = AdamFirstStep(trained.values(), self.config.weight_decay, _EPS)
         self.memory = {f"sensitivity.{name}": torch.zeros_like(tensor) for name, tensor in trained.items()}
         self.memory["ratios"] = torch.zeros(len(trained), device=self.runtime.device)
 
@@ -130,7 +119,7 @@ class PALM(Adapter):
         config, model = self.config, self.networks["model"]
         logits = self.logits(model, images)
         log_probs = logits.log_softmax(-1)
-        if not isinstance(self.optimizer, _ForgetfulAdam):
+        if not isinstance(self.optimizer, AdamFirstStep):
             return log_probs
         view = self.runtime.place_images(random_view(images, flip=config.flip))
         seen = self.logits(model, view).log_softmax(-1)
@@ -139,10 +128,9 @@ class PALM(Adapter):
         rates = torch.where(selected, ratios, 0.0) if config.freeze_unselected else ratios
         self.optimizer.rates = config.lr * rates
         entropies = entropy(log_probs)
-        sure = entropies < config.margin
-        loss = (entropies * sure).sum() / sure.sum().clamp_min(1)
+        loss = masked_mean(entropies, is_below(entropies.detach(), config.margin))
         loss = loss + config.consistency * logits.shape[1] * cross_entropy(log_probs, seen).mean()
-        self.note(selected=selected.float().mean(), ratio=ratios.mean(), backwards=1)
+        self.note(selected=selected.float().mean(), ratio=ratios.mean())
         done = self.minimise(loss)
 
         self.memory["ratios"] = torch.where(done, ratios, self.memory["ratios"])
@@ -156,12 +144,10 @@ class PALM(Adapter):
         return {name: p for name, p in self.networks["model"].named_parameters() if p.requires_grad}
 
     def _look(self, logits: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Which tensors are chosen, the ratios that multiply the step sizes, and the sensitivities' new averages."""
+        """The chosen tensors, the ratios that multiply the step sizes, and the sensitivities' new averages."""
         trained = self._trained
         loss = uniform_loss(logits, self.config.temperature)
-        gradients = average(
-            torch.autograd.grad(loss, list(trained.values()), retain_graph=True, materialize_grads=True)
-        )
+        gradients = self.gradients(loss, list(trained.values()), retain_graph=True)
         with torch.no_grad():
             selected = torch.stack(torch._foreach_norm(gradients, 1)) <= self.config.threshold
             sensitivities = torch._foreach_abs(torch._foreach_mul(list(trained.values()), gradients))
@@ -174,36 +160,5 @@ class PALM(Adapter):
 
 
 def uniform_loss(logits: Tensor, temperature: float) -> Tensor:
-    r"""Mean over the batch of :math:`\sum_c -\log \mathrm{softmax}(z / T)_c`, lowest for uniform predictions.
-
-    Example:
-        >>> uniform_loss(torch.zeros(2, 4), 50.0)  # 4 log 4
-        tensor(5.5452)
-    """
+    r"""Mean over the batch of :math:`\sum_c -\log \mathrm{softmax}(z / T)_c`, lowest for uniform predictions."""
     return -(logits / temperature).log_softmax(-1).sum(-1).mean()
-
-
-class _ForgetfulAdam(torch.optim.Optimizer):
-    """The first step of a new Adam, every time: rate * g / (|g| + eps), with a rate for each parameter tensor.
-
-    Attributes:
-        rates: Step sizes, one for each tensor.
-        found_inf: Above 0 where no step may be taken, as for torch's fused optimisers.
-    """
-
-    rates: Tensor
-    found_inf: Tensor
-
-    def __init__(self, parameters: Iterable[Tensor], weight_decay: float) -> None:
-        super().__init__(parameters, {"weight_decay": weight_decay, "eps": _EPS})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        (group,) = self.param_groups
-        trained = [(p, rate) for p, rate in zip(group["params"], self.rates, strict=True) if p.grad is not None]
-        tensors = [p for p, _ in trained]
-        gradients = torch._foreach_add([p.grad for p in tensors], tensors, alpha=group["weight_decay"])
-        steps = torch._foreach_div(gradients, torch._foreach_add(torch._foreach_abs(gradients), group["eps"]))
-        taken = self.found_inf == 0
-        moves = [torch.where(taken, -rate * step, 0.0) for (_, rate), step in zip(trained, steps, strict=True)]
-        torch._foreach_add_(tensors, moves)

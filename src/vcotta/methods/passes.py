@@ -1,30 +1,36 @@
-"""The forward passes that methods are written with: counted, in the chosen precision, with the batch's statistics."""
+"""Counted forward passes and optimiser steps in the chosen precision, from which methods are built."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vcotta.batch_norm import MixedStatistics, keep_views_apart, use_batch_statistics
-from vcotta.distributed import is_shared, split_batch
-from vcotta.methods.features import catch_features
-from vcotta.runtime import Runtime
+from vcotta.methods.guard import Watch
+from vcotta.methods.parts.layers import catch_features
+from vcotta.nn.batch_norm import MixedStatistics, keep_views_apart, use_batch_statistics
+from vcotta.nn.optim import OptimizerName, make_optimizer
+from vcotta.nn.runtime import Runtime
+from vcotta.nn.sharing import current
 
 __all__ = ["Passes"]
 
 
 class Passes:
-    """What an `Adapter` runs networks by.
+    """The part of `Adapter` that runs and trains networks.
 
     Attributes:
         runtime: Device and precision.
+        optimizer: The optimiser, or None.
     """
 
     runtime: Runtime
+    optimizer: torch.optim.Optimizer | None
     _notes: dict[str, Any]
+    _watch: Watch | None
     _compiled_shape: tuple[int, ...] | None
 
     def logits(self, net: nn.Module, images: Tensor, *, batch_statistics: bool = True) -> Tensor:
@@ -37,17 +43,17 @@ class Passes:
         use_batch_statistics(net, whole)
         self._notes["forwards"] += 1
         with MixedStatistics(share) if share and not whole else nullcontext():
-            return split_batch(lambda rows: self.runtime.forward(net, rows), images)
+            return current().split(lambda rows: self.runtime.forward(net, rows), images)
 
     def share_of_batch(self, count: int) -> float:
-        """Share of a batch of so many images in BatchNorm's statistics, the rest being the source's.
+        """Return the share of a batch of this size in BatchNorm's statistics; the rest is the source's.
 
-        All of it; but one image alone has no statistics worth the name and takes the source's.
+        By default 1, and 0 for a single image, whose own statistics are useless.
         """
         return float(count > 1)
 
     def features_and_logits(self, net: nn.Module, images: Tensor, **options: bool) -> tuple[Tensor, Tensor]:
-        """`logits`, and before them what the last linear layer reads, (batch, dimensions), as float32."""
+        """Return the input of the last linear layer, (batch, dimensions), as float32, and the `logits`."""
         with catch_features(net) as caught:
             logits = self.logits(net, images, **options)
         return caught[-1], logits
@@ -56,38 +62,79 @@ class Passes:
     def logits_of_views(self, net: nn.Module, views: Tensor) -> Tensor:
         """`logits` of several views without gradient, (views, batch, classes); each counts as a pass.
 
-        On the fast path (``Runtime.compile``) many views make one compiled pass, in which BatchNorm keeps their
-        statistics apart. Batches of another shape than the first, or than that of `compile_for`, the short last one
-        say, are not worth compiling for.
+        With ``Runtime.compile`` many views make one compiled pass, in which BatchNorm keeps their statistics apart. It
+        is compiled for the shape of the first batch, or that of `compile_for`; batches of other shapes run uncompiled.
         """
         count, batch = views.shape[:2]
         together = self.runtime.compile and batch > 1
         if together:
-            if self._compiled_shape is None:
-                self._compiled_shape = tuple(views.shape[1:])
+            self._compiled_shape = tuple(views.shape[1:]) if self._compiled_shape is None else self._compiled_shape
             together = self._compiled_shape == tuple(views.shape[1:])
-        if is_shared():  # one exchange of statistics for all views instead of one for each
+        if current().is_shared:  # one exchange of statistics for all views instead of one for each
             together = batch > 1
         if not together or not keep_views_apart(net):
             return torch.stack([self.logits(net, view) for view in views])
         self._notes["forwards"] += count
+
+        def forward(rows: Tensor) -> Tensor:  # not compiled where processes exchange statistics during the pass
+            return self.runtime.forward(net, self.runtime.place_images(rows), compiled=not current().is_shared)
+
         outputs, share = [], self.share_of_batch(batch)
         for part in views.split(_views_at_once(views)):
             use_batch_statistics(net, True, len(part), share)
-            output = split_batch(lambda rows: self._forward_views(net, rows), part.flatten(0, 1), len(part))
+            output = current().split(forward, part.flatten(0, 1), len(part))
             outputs.append(output.unflatten(0, (len(part), batch)))
         return torch.cat(outputs)
 
-    def _forward_views(self, net: nn.Module, images: Tensor) -> Tensor:
-        """A pass over many views, compiled unless other processes must be asked for statistics on the way."""
-        return self.runtime.forward(net, self.runtime.place_images(images), compiled=not is_shared())
+    def gradients(self, loss: Tensor, tensors: Sequence[Tensor], *, retain_graph: bool = False) -> list[Tensor]:
+        """One counted backward pass: the gradients of a loss, zeros for tensors it does not depend on."""
+        self._notes["backwards"] += 1
+        return current().average(torch.autograd.grad(loss, tensors, retain_graph=retain_graph, materialize_grads=True))
+
+    def make_optimizer(
+        self, parameters: Iterable[Tensor], name: OptimizerName, lr: float, scales: Sequence[float] | None = None
+    ) -> None:
+        """Create ``self.optimizer`` over ``parameters``; ``scales`` multiply the step size, one for each of them."""
+        self.optimizer = make_optimizer(parameters, name, lr, scales)
+
+    def minimise(self, loss: Tensor, when: Tensor | None = None) -> Tensor:
+        """Take one optimiser step, unless loss or gradient is not finite or the guard forbids it.
+
+        Args:
+            loss: The loss.
+            when: Whether there is anything to learn from this batch, a scalar on the device; None for yes. If it is
+                false, no step is taken, not even by momentum, and none counts as skipped.
+
+        Returns:
+            Whether the step was taken, a scalar on the device.
+        """
+        assert self.optimizer is not None
+        self.optimizer.zero_grad(set_to_none=True)  # an interrupted step may have left some
+        loss.backward()
+        self._notes["backwards"] += 1
+        gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if current().is_shared:
+            torch._foreach_copy_(gradients, current().average(gradients))
+        done = loss.detach().isfinite() & nn.utils.get_total_norm(gradients).isfinite()
+        self.note(loss=loss.detach(), skipped=~done if when is None else ~done & when)
+        done = done if when is None else done & when
+        done = done if self._watch is None else done & self._watch.calm
+        # Fused optimisers skip the step where this is above 0, as for AMP's GradScaler.
+        self.optimizer.found_inf = (~done).float()  # type: ignore[attr-defined]
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return done
+
+    def note(self, **values: Any) -> None:
+        """Add values to ``last`` of this step; scalar tensors are read once, at its end."""
+        self._notes.update(values)
 
 
 _PIXELS_AT_ONCE = 900_000  # four views of 200 images of 32 x 32; more is slower, as activations outgrow the cache
 
 
 def _views_at_once(views: Tensor) -> int:
-    """How many views go into one pass: a divisor of their number where one is near the limit, so that all are equal."""
+    """How many views go into one pass: a divisor of their number near the limit if there is one."""
     count, batch, _, height, width = views.shape
     limit = min(count, max(1, _PIXELS_AT_ONCE // (batch * height * width)))
     return next((size for size in range(limit, limit // 2, -1) if count % size == 0), limit)

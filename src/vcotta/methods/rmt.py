@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,63 +10,52 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vcotta.fields import check_fields
-from vcotta.methods.base import Adapter, OptimizerName
-from vcotta.methods.facts import Facts
-from vcotta.methods.features import classifier
-from vcotta.methods.losses import symmetric_cross_entropy
-from vcotta.methods.mean_teacher import update_teacher
-from vcotta.methods.prototypes import make_projector, prototype_contrast, source_prototypes
-from vcotta.optimizer_state import load_optimizer
-from vcotta.views import random_view
+from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Positive, Settings, UnitInterval
+from vcotta.methods.base import Adapter
+from vcotta.methods.card import Card
+from vcotta.methods.parts.class_features import make_projector, prototype_contrast, source_prototypes
+from vcotta.methods.parts.layers import classifier
+from vcotta.methods.parts.losses import symmetric_cross_entropy
+from vcotta.methods.parts.mean_teacher import student_and_teacher, update_teacher
+from vcotta.methods.registry import register_method
+from vcotta.nn.optim import OptimizerName, load_optimizer
+from vcotta.nn.views import random_view
 
 __all__ = ["RMT", "RMTConfig"]
 
 
 @dataclass(frozen=True)
-class RMTConfig:
+class RMTConfig(Settings):
     """Settings of RMT; defaults for CIFAR10-C from the official code, without source data at test time.
 
     Attributes:
-        lr: Step size (CIFAR 1e-3, ImageNet-C 0.01; official code).
-        optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C (official code).
-        consistency: Weight of the self-training loss (1, official code).
-        contrast: Weight of the contrastive loss (1, official code).
-        temperature: Of the contrastive loss (0.1, official code).
-        beta: Decay of the teacher's average (0.999, official code).
+        lr: Step size (CIFAR 1e-3, ImageNet-C 0.01).
+        optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C.
+        consistency: Weight of the self-training loss (1).
+        contrast: Weight of the contrastive loss (1).
+        temperature: Of the contrastive loss (0.1).
+        beta: Decay of the teacher's average (0.999).
         replay: Weight of the cross-entropy on labelled source images at test time. 0 is source-free; the official
             default is 1.
-        replay_images: Labelled source images kept for the replay, a uniform sample. The official code keeps the whole
-            training set; the bound is ours.
-        warm_up_images: Source images, without their labels, on which student and teacher are warmed up beforehand
-            (CIFAR and ImageNet-C 50 000, official code). 0, for none, unless a data set's settings are asked for.
-        flip: Whether views may mirror the image (official code: yes).
+        replay_images: Labelled source images kept for the replay, a uniform sample (official code: all).
+        warm_up_images: Source images, without labels, on which student and teacher are warmed up (CIFAR and ImageNet-C
+            50 000).
+        flip: Whether views may mirror the image (yes).
     """
 
-    lr: float = 1e-3
+    lr: NonNegative = 1e-3
     optimizer: OptimizerName = "adam"
-    consistency: float = 1.0
-    contrast: float = 1.0
-    temperature: float = 0.1
-    beta: float = 0.999
-    replay: float = 0.0
-    replay_images: int = 2000
-    warm_up_images: int = 0
+    consistency: NonNegative = 1.0
+    contrast: NonNegative = 1.0
+    temperature: Positive = 0.1
+    beta: UnitInterval = 0.999
+    replay: NonNegative = 0.0
+    replay_images: Count = 2000
+    warm_up_images: NonNegativeInt = 0
     flip: bool = True
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        for name in ("lr", "consistency", "contrast", "replay", "warm_up_images"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"Expected `{name}` to be at least 0, but got {getattr(self, name)}.")
-        if self.replay_images < 1:
-            raise ValueError(f"Expected `replay_images` to be at least 1, but got {self.replay_images}.")
-        if self.temperature <= 0:
-            raise ValueError(f"Expected `temperature` to be above 0, but got {self.temperature}.")
-        if not 0 <= self.beta <= 1:
-            raise ValueError(f"Expected `beta` to lie in [0, 1], but got {self.beta}.")
 
-
+@register_method
 class RMT(Adapter):
     r"""A mean teacher with the symmetric cross-entropy, whose student's features are drawn to the source's prototypes.
 
@@ -77,30 +65,26 @@ class RMT(Adapter):
     .. math:: L = \lambda_s \big(\tfrac12 SCE(p, q) + \tfrac12 SCE(\tilde p, q)\big)
         + \lambda_c L_{con}(\pi, h, \tilde h) + \lambda_r CE(x_r, y_r),
 
-    where :math:`L_{con}` is `vcotta.methods.prototypes.contrastive_loss` of three views of each image: its nearest
-    source prototype, its features and those of the view; (x_r, y_r) is a batch of labelled source images. The teacher
-    then averages the student. Returned is the mean of the logits of student and teacher, from before the step; the
-    official code returns their sum, of the same argmax.
+    where :math:`L_{con}` is `contrastive_loss` of three views of each image: its nearest source prototype, its features
+    and those of the view; (x_r, y_r) is a batch of labelled source images. The teacher then averages the student. The
+    prediction is the mean of both logits from before the step; the official code returns their sum.
 
-    It is source-free at test time: the replay, on in the official default, is an option here. The official warm-up is
-    part of the settings for CIFAR and ImageNet-C; the official code has an option without it, and published comparisons
-    do not say which they show. Replay draws from a bounded sample of source images kept from the preparation (8 bits a
-    channel), never from a loader. The warm-up minimises SCE between student and teacher on source batches with a step
-    size that rises linearly; weights and optimiser state after it are what `reset` returns to. It passes over the
-    source data again, as often as it takes.
+    Here the method is source-free at test time: the replay, on in the official default, is an option, and draws from a
+    bounded sample of source images (8 bits a channel). The warm-up minimises SCE between student and teacher on source
+    batches, with a step size that rises linearly; `reset` returns to the state after it. Published comparisons do not
+    say whether they use it.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         >>> adapter = RMT(net.append(nn.Linear(4, 2)))
         >>> adapter.prepare([(torch.rand(6, 3, 8, 8), torch.arange(6) % 2)])
-        >>> _ = adapter(torch.rand(4, 3, 8, 8))
-        >>> adapter.last["forwards"], adapter.last["backwards"]
-        (3, 1)
+        >>> adapter(torch.rand(4, 3, 8, 8)).shape
+        torch.Size([4, 2])
     """
 
     name = "rmt"
     summary = "symmetric mean teacher and prototype contrast"
-    facts = Facts(
+    card = Card(
         "CVPR 2023",
         "everything",
         "class prototypes, a warm-up",
@@ -118,23 +102,18 @@ class RMT(Adapter):
     needs_source = True
 
     def setup(self, model: nn.Module) -> None:
-        """Make student, teacher and projector, and put them where the warm-up ended, if there was one."""
-        teacher = copy.deepcopy(model).requires_grad_(False)
-        student = model.requires_grad_(True)
+        """Make student, teacher and projector, in the state after the warm-up, if there was one."""
         projector = self.runtime.place(make_projector(classifier(model).in_features))
-        self.networks = {"student": student, "teacher": teacher, "projector": projector}
-        parameters = [*student.parameters(), *projector.parameters()]
+        self.networks = student_and_teacher(model) | {"projector": projector}
+        parameters = [*model.parameters(), *projector.parameters()]
         self.make_optimizer(parameters, self.config.optimizer, self.config.lr)
         self._restore_warm_up()
 
     def learn_source(self, source: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-        """The class prototypes, a sample to replay, and what the warm-up made of student, teacher and optimiser."""
-        if self.config.replay:
-            sample: dict[str, Tensor] = {}
-            prototypes = source_prototypes(self, _sampled(source, self.config.replay_images, sample))
-            learned = {"prototypes": prototypes, **sample}
-        else:
-            learned = {"prototypes": source_prototypes(self, source)}
+        """The class prototypes, a sample to replay, and student, teacher and optimiser after the warm-up."""
+        learned: dict[str, Tensor] = {}
+        batches = _sampled(source, self.config.replay_images, learned) if self.config.replay else source
+        learned["prototypes"] = source_prototypes(self, batches)
         return learned | self._warm_up(source) if self.config.warm_up_images else learned
 
     def predict_and_adapt(self, images: Tensor) -> Tensor:
@@ -150,11 +129,7 @@ class RMT(Adapter):
         loss = config.consistency * (0.5 * pair[0] + 0.5 * pair[1]).mean()
         if config.contrast:
             loss = loss + config.contrast * prototype_contrast(
-                self.networks["projector"],
-                self.prepared["prototypes"],
-                features,
-                features_of_view,
-                config.temperature,
+                self.networks["projector"], self.prepared["prototypes"], features, features_of_view, config.temperature
             )
         if config.replay:
             loss = loss + config.replay * self._replay_loss(len(images))
@@ -162,7 +137,7 @@ class RMT(Adapter):
         return ((logits.detach() + target_logits) / 2).log_softmax(-1)
 
     def _replay_loss(self, count: int) -> Tensor:
-        """Cross-entropy of ``count`` source images drawn from the sample; their statistics are their own."""
+        """Cross-entropy of ``count`` source images drawn from the sample, normalised by their own statistics."""
         images, labels = self.prepared["replay_images"], self.prepared["replay_labels"]
         drawn = torch.randperm(len(images))[:count].to(images.device, non_blocking=True)
         batch = self.runtime.place_images(images[drawn] / 255)
@@ -170,10 +145,7 @@ class RMT(Adapter):
 
     @torch.enable_grad()
     def _warm_up(self, source: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-        """Adapt student and teacher to source batches, over and over until there were enough, and return their state.
-
-        The number of steps is ``warm_up_images`` over the size of the first batch.
-        """
+        """Adapt student and teacher to about ``warm_up_images`` source images, and return their state."""
         assert self.optimizer is not None
         student, teacher = self.networks["student"], self.networks["teacher"]
         batches = _endless(source)
@@ -194,7 +166,7 @@ class RMT(Adapter):
         return {f"{name}.{key}": value for name, values in warmed.items() for key, value in values.items()}
 
     def _restore_warm_up(self) -> None:
-        """Put weights and moments where the warm-up left them; without one, nothing."""
+        """Restore the weights and moments after the warm-up, if there was one."""
         assert self.optimizer is not None
         for role in ("student", "teacher"):
             if weights := _under(self.prepared, role):
@@ -220,12 +192,12 @@ def _endless(source: Iterable[tuple[Tensor, Tensor]]) -> Iterator[Tensor]:
 def _sampled(
     source: Iterable[tuple[Tensor, Tensor]], size: int, sample: dict[str, Tensor]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pass ``source`` on, and leave in ``sample`` a uniform sample of the images that went by, with their labels."""
+    """Yield what ``source`` yields, and collect in ``sample`` a uniform sample of its images and labels."""
     kept: list[Tensor] = []
     for images, labels in source:
         batch = [(255 * images).round().byte(), labels.long(), torch.rand(len(labels)).to(labels.device)]
         kept = [torch.cat(parts) for parts in zip(kept, batch, strict=True)] if kept else batch
-        largest = kept[2].topk(min(size, len(kept[2]))).indices  # of keys drawn once for every image
+        largest = kept[2].topk(min(size, len(kept[2]))).indices  # by random keys, one per image
         kept = [tensor[largest] for tensor in kept]
         sample["replay_images"], sample["replay_labels"] = kept[0], kept[1]
         yield images, labels

@@ -9,49 +9,43 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vcotta.fields import check_fields
-from vcotta.methods.base import Adapter, OptimizerName
-from vcotta.methods.facts import Facts
-from vcotta.methods.features import classifier
-from vcotta.methods.losses import cross_entropy
-from vcotta.methods.norm_layers import train_only_normalisation
-from vcotta.methods.prototypes import make_projector, prototype_contrast, source_prototypes
-from vcotta.views import random_view
+from vcotta._util.validation import NonNegative, Positive, Settings
+from vcotta.methods.base import Adapter
+from vcotta.methods.card import Card
+from vcotta.methods.parts.class_features import make_projector, prototype_contrast, source_prototypes
+from vcotta.methods.parts.layers import classifier, train_only_normalisation
+from vcotta.methods.parts.losses import cross_entropy
+from vcotta.methods.registry import register_method
+from vcotta.nn.optim import OptimizerName
+from vcotta.nn.views import random_view
 
 __all__ = ["SANTA", "SANTAConfig"]
 
 
 @dataclass(frozen=True)
-class SANTAConfig:
+class SANTAConfig(Settings):
     """Settings of SANTA; defaults for CIFAR10-C from the code the authors contributed to the TTA benchmark of RMT.
 
     Attributes:
-        lr: Step size (CIFAR 1e-3, ImageNet-C 0.01; official code).
-        optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C (official code).
-        anchor: Weight of the source anchoring (1, official code). The paper prints the sum of the two halves: 2.
-        contrast: Weight of the contrastive loss (1, official code).
-        temperature: Of the contrastive loss (0.1, official code).
-        flip: Whether views may mirror the image (official code: yes).
+        lr: Step size (CIFAR 1e-3, ImageNet-C 0.01).
+        optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C.
+        anchor: Weight of the source anchoring (1). The paper prints the sum of the two halves: 2.
+        contrast: Weight of the contrastive loss (1).
+        temperature: Of the contrastive loss (0.1).
+        flip: Whether views may mirror the image (yes).
     """
 
-    lr: float = 1e-3
+    lr: NonNegative = 1e-3
     optimizer: OptimizerName = "adam"
-    anchor: float = 1.0
-    contrast: float = 1.0
-    temperature: float = 0.1
+    anchor: NonNegative = 1.0
+    contrast: NonNegative = 1.0
+    temperature: Positive = 0.1
     flip: bool = True
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        for name in ("lr", "anchor", "contrast"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"Expected `{name}` to be at least 0, but got {getattr(self, name)}.")
-        if self.temperature <= 0:
-            raise ValueError(f"Expected `temperature` to be above 0, but got {self.temperature}.")
 
-
+@register_method
 class SANTA(Adapter):
-    r"""Stay with the source's opinion under the batch's statistics, and draw features to the nearest source prototype.
+    r"""Stay near the source's prediction for the batch, and draw features to the nearest source prototype.
 
     With p and p~ the predictions for an image and one random view of it, and a that of the source network normalised by
     the same batch, the normalisation layers and a projector minimise
@@ -59,26 +53,24 @@ class SANTA(Adapter):
     .. math:: L = \lambda_a \Big(-\tfrac12 \sum_c p_c \log a_c - \tfrac12 \sum_c \tilde p_c \log a_c\Big)
         + \lambda_c L_{con}(\pi, h, \tilde h),
 
-    where :math:`L_{con}` is `vcotta.methods.prototypes.contrastive_loss` of three views of each image: its nearest
-    source prototype, its features and those of the view. The anchor stands inside the logarithm: the minimum is the
-    anchor's most likely class, not the anchor's distribution. The prediction returned is p, from before the step.
+    where :math:`L_{con}` is `contrastive_loss` of three views of each image: its nearest source prototype, its features
+    and those of the view. The anchor stands inside the logarithm: the minimum is at the anchor's most likely class, not
+    at its distribution. The prediction is p, from before the step.
 
-    The official repository names the authors' contribution to the TTA benchmark of RMT as its code, which this follows.
-    The paper prints the anchoring without the halves and the contrastive loss without its minus sign. A network without
-    normalisation layers is not adapted.
+    This follows the authors' contribution to the TTA benchmark of RMT, which the official repository names as its code.
+    The paper prints the anchoring without the halves and the contrastive loss without its minus sign.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         >>> adapter = SANTA(net.append(nn.Linear(4, 2)))
         >>> adapter.prepare([(torch.rand(6, 3, 8, 8), torch.arange(6) % 2)])
-        >>> _ = adapter(torch.rand(4, 3, 8, 8))
-        >>> adapter.last["forwards"], adapter.last["backwards"]
-        (3, 1)
+        >>> adapter(torch.rand(4, 3, 8, 8)).shape
+        torch.Size([4, 2])
     """
 
     name = "santa"
     summary = "source anchoring and prototype alignment"
-    facts = Facts(
+    card = Card(
         "TMLR 2023", "normalisation", "class prototypes", "3 forwards, 1 backward", "official code", distributed=True
     )
     Config = SANTAConfig
@@ -112,11 +104,7 @@ class SANTA(Adapter):
         loss = config.anchor * anchoring.mean()
         if config.contrast:
             loss = loss + config.contrast * prototype_contrast(
-                self.networks["projector"],
-                self.prepared["prototypes"],
-                features,
-                features_of_view,
-                config.temperature,
+                self.networks["projector"], self.prepared["prototypes"], features, features_of_view, config.temperature
             )
         self.note(anchoring=anchoring.mean().detach())
         self.minimise(loss)

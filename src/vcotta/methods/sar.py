@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from vcotta.distributed import average
-from vcotta.fields import check_fields
-from vcotta.methods.base import Adapter
-from vcotta.methods.facts import Facts
-from vcotta.methods.losses import entropy
-from vcotta.methods.reliable import entropy_ceiling, is_below, masked_mean, train_early_normalisation
+from vcotta._util.validation import NonNegative, Settings
+from vcotta.methods.card import Card
+from vcotta.methods.parts.layers import train_early_normalisation
+from vcotta.methods.parts.losses import entropy
+from vcotta.methods.parts.reliable import NormalisationAdapter, entropy_ceiling, is_below, masked_mean
+from vcotta.methods.registry import register_method
 
 __all__ = ["SAR", "SARConfig"]
 
@@ -23,31 +23,26 @@ _MEMORY = 0.9  # of the running loss, as in the official code
 
 
 @dataclass(frozen=True)
-class SARConfig:
+class SARConfig(Settings):
     """Settings of SAR; ImageNet-C's from the official code, CIFAR's from the re-implementation by Döbler et al.
 
     Attributes:
-        lr: Step size of SGD with momentum 0.9 (CIFAR 1e-3; ImageNet-C 2.5e-4 for ResNet-50 and batches of 64, a vision
+        lr: Step size of SGD with momentum 0.9 (CIFAR 1e-3; ImageNet-C 2.5e-4 for ResNet-50 and batches of 64; a vision
             transformer takes 1e-3).
         entropy_margin: E_0 as a share of log C: only samples of lower entropy are learned from (0.4).
         rho: Length of the step uphill, to where the gradient is taken (0.05).
         reset_below: e_m: the network returns to the source when the running loss falls below it (0.2).
     """
 
-    lr: float = 1e-3
-    entropy_margin: float = 0.4
-    rho: float = 0.05
-    reset_below: float = 0.2
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        for name in ("lr", "entropy_margin", "rho", "reset_below"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"Expected `{name}` to be at least 0, but got {getattr(self, name)}.")
+    lr: NonNegative = 1e-3
+    entropy_margin: NonNegative = 0.4
+    rho: NonNegative = 0.05
+    reset_below: NonNegative = 0.2
 
 
-class SAR(Adapter):
-    r"""Minimise the entropy of sure samples where the loss is worst nearby, and start anew after a collapse.
+@register_method
+class SAR(NormalisationAdapter):
+    r"""Minimise the entropy of sure samples where the loss is worst nearby; return to the source after a collapse.
 
     With S the samples of entropy below :math:`E_0`, and S' those of them that stay below it at the perturbed weights,
 
@@ -55,27 +50,29 @@ class SAR(Adapter):
         \hat\epsilon = \rho\, g / \lVert g \rVert_2, \quad g = \nabla_\theta \frac{1}{|S|}\sum_{i \in S} H_i(\theta),
         \qquad L = \frac{1}{|S'|}\sum_{i \in S'} H_i(\theta + \hat\epsilon)
 
-    over scale and shift of the early normalisation layers (see `train_early_normalisation`). SGD takes the gradient of
-    L from :math:`\theta`, without Nesterov's momentum. When the running mean of L, 0.9 old + 0.1 new, falls below
-    ``reset_below``, weights and momentum return to the source's. ``memory["loss"]`` is that mean, infinite while there
-    is none. With few classes entropies are small, and on CIFAR10-C it returns nearly every batch: the prediction is
-    then that of batch statistics alone.
+    over scale and shift of the early normalisation layers (see `train_early_normalisation`). SGD steps from
+    :math:`\theta` with the gradient of L and plain momentum. When the running mean of L, 0.9 old + 0.1 new, falls below
+    ``reset_below``, the weights return to the source's and the momentum to zero. ``memory["loss"]`` is that mean,
+    infinite while there is none.
 
-    Differs from the official code, as the re-implementation does, in that the running mean is really forgotten when the
-    network returns; there the old value is written back and the network returns again and again. An empty S or S' takes
-    no step; there it gives NaN.
+    Whether the mean falls that low depends on the network: on CIFAR10-C it does for a WRN-28-10, whose error in the
+    re-implementation equals that of batch statistics alone, while a less certain ResNet-20 may never return.
+
+    Differs from the official code: a return clears the running mean, as the re-implementation by Döbler et al. does
+    (the official code writes the old mean back, and so returns on every batch until it has risen), and the momentum,
+    which the official code keeps; an empty S or S' takes no step (there the loss is NaN).
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
         >>> adapter = SAR(net, SARConfig(entropy_margin=1.1))
         >>> _ = adapter(torch.rand(4, 3, 8, 8))
-        >>> adapter.last["forwards"], adapter.last["backwards"], adapter.last["returned"]
-        (2, 2, False)
+        >>> adapter.last["returned"]
+        False
     """
 
     name = "sar"
     summary = "sharpness-aware entropy minimisation on reliable samples"
-    facts = Facts("ICLR 2023", "normalisation", "nothing", "2 forwards, 2 backwards", "official code", distributed=True)
+    card = Card("ICLR 2023", "normalisation", "nothing", "2 forwards, 2 backwards", "official code", distributed=True)
     Config = SARConfig
     datasets: ClassVar = {"imagenet": {"lr": 2.5e-4}, "digits": {"lr": 1e-2}}
 
@@ -86,19 +83,15 @@ class SAR(Adapter):
         if trained:
             self.make_optimizer(trained, "momentum", self.config.lr)
 
-    def predict_and_adapt(self, images: Tensor) -> Tensor:
-        """Predict, then one step from the gradient at the perturbed weights."""
-        log_probs = self.logits(self.networks["model"], images).log_softmax(-1)
-        if self.optimizer is not None:
-            self._learn(images, log_probs, self.optimizer)
-        return log_probs
-
-    def _learn(self, images: Tensor, log_probs: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    def _learn(self, images: Tensor, log_probs: Tensor) -> None:
+        """One step from the gradient at the perturbed weights."""
+        optimizer = self.optimizer
+        assert optimizer is not None
         entropies = entropy(log_probs)
         ceiling = entropy_ceiling(self.config.entropy_margin, log_probs)
         reliable = is_below(entropies.detach(), ceiling)
-        with _uphill(optimizer, masked_mean(entropies, reliable), self.config.rho):
-            self.note(backwards=1)
+        weights: list[Tensor] = optimizer.param_groups[0]["params"]
+        with _uphill(optimizer, self.gradients(masked_mean(entropies, reliable), weights), self.config.rho):
             entropies = entropy(self.logits(self.networks["model"], images).log_softmax(-1))
             kept = reliable & is_below(entropies.detach(), ceiling)
             loss = masked_mean(entropies, kept)
@@ -108,7 +101,7 @@ class SAR(Adapter):
 
     @torch.no_grad()
     def _recover(self, loss: Tensor, done: Tensor, optimizer: torch.optim.Optimizer) -> None:
-        """Follow the loss, and return to the source if it collapsed; the host need not know."""
+        """Update the running loss, and return to the source if it collapsed, without waiting for the device."""
         past = self.memory.get("loss", torch.full_like(loss, torch.inf))
         moved = torch.where(past.isinf(), loss, _MEMORY * past + (1 - _MEMORY) * loss)
         now = torch.where(done, moved, past)
@@ -123,11 +116,10 @@ class SAR(Adapter):
 
 
 @contextmanager
-def _uphill(optimizer: torch.optim.Optimizer, loss: Tensor, rho: float) -> Iterator[None]:
-    """Within the block the weights are where the loss is worst nearby; the optimiser steps from where they were."""
+def _uphill(optimizer: torch.optim.Optimizer, gradients: list[Tensor], rho: float) -> Iterator[None]:
+    """Inside the block the weights are ``rho`` up the gradient; the optimiser steps from where they were."""
     weights: list[Tensor] = optimizer.param_groups[0]["params"]
     kept = [weight.detach().clone() for weight in weights]
-    gradients = average(torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True))
 
     @torch.no_grad()
     def put_back(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Source: the network as it is, the yardstick below every method."""
+"""Source: the network as it is, the baseline of every method."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from vcotta.methods.base import Adapter
-from vcotta.methods.facts import Facts
+from vcotta.methods.card import Card
+from vcotta.methods.registry import register_method
 
 __all__ = ["Source", "SourceConfig"]
 
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """Nothing to set."""
+    """Source has no settings."""
 
 
+@register_method
 class Source(Adapter):
-    """No adaptation: eval mode and the source's own running statistics. No state changes, ever.
+    """No adaptation: eval mode and the source's running statistics; the state never changes.
 
     Example:
         >>> adapter = Source(nn.Sequential(nn.Flatten(), nn.Linear(48, 2)))
@@ -29,11 +31,11 @@ class Source(Adapter):
 
     name = "source"
     summary = "no adaptation"
-    facts = Facts("-", "nothing", "nothing", "1 forward", "official code", distributed=True)
+    card = Card("-", "nothing", "nothing", "1 forward", "official code", distributed=True)
     Config = SourceConfig
 
     def setup(self, model: nn.Module) -> None:
-        """Keep nothing beside the start network."""
+        """Keep nothing but the start network."""
 
     def predict_and_adapt(self, images: Tensor) -> Tensor:
         """Predict with the running statistics of training."""

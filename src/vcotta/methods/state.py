@@ -1,4 +1,4 @@
-"""The state of an adapter: what belongs to it, what is refused of another, and how to go on from one."""
+"""The state of an adapter: save it, check it, and continue from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from vcotta.optimizer_state import load_optimizer
+from vcotta.nn.inputs import other_shape
+from vcotta.nn.optim import load_optimizer
 
 if TYPE_CHECKING:
     from vcotta.methods.base import Adapter
@@ -17,18 +18,28 @@ if TYPE_CHECKING:
 __all__ = ["adapter_state", "load_adapter_state"]
 
 
-def adapter_state(adapter: Adapter) -> dict[str, Any]:
-    """Return everything a resumed stream needs, as tensors, numbers and text."""
+def adapter_state(adapter: Adapter, clone: bool = True) -> dict[str, Any]:
+    """Return everything a resumed stream needs, as tensors, numbers and text.
+
+    Args:
+        adapter: The adapter.
+        clone: Whether to copy the tensors. Without, the state is valid until the next step, enough to write a file.
+    """
     networks = {"start": adapter.start, **adapter.networks}
     shape = adapter._compiled_shape
+    optimizer = None if adapter.optimizer is None else adapter.optimizer.state_dict()
+
+    def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() if clone else tensor.detach() for name, tensor in tensors.items()}
+
     return {
         "method": adapter.name,
         "config": asdict(adapter.config),
         "seed": adapter.seed,
-        "networks": {role: _cloned(net.state_dict()) for role, net in networks.items()},
-        "optimizer": None if adapter.optimizer is None else copy.deepcopy(adapter.optimizer.state_dict()),
-        "memory": _cloned(adapter.memory),
-        "prepared": _cloned(adapter.prepared),
+        "networks": {role: copied(net.state_dict()) for role, net in networks.items()},
+        "optimizer": copy.deepcopy(optimizer) if clone else optimizer,
+        "memory": copied(adapter.memory),
+        "prepared": copied(adapter.prepared),
         "rng": adapter._rng.state_dict(),
         "compiled_shape": None if shape is None else list(shape),
         "counters": {"steps": adapter.steps, "skipped": adapter.skipped},
@@ -38,9 +49,8 @@ def adapter_state(adapter: Adapter) -> dict[str, Any]:
 
 
 def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
-    """Go on from an `adapter_state`; one of another method, setting or network is refused before anything changes."""
-    guard = None if adapter.guard is None else asdict(adapter.guard)
-    _check_origin(state, adapter.name, asdict(adapter.config), guard)
+    """Continue from an `adapter_state`; raise ValueError, changing nothing, if it is of another method or network."""
+    _check_origin(adapter, state)
     before = adapter_state(adapter) if state["prepared"] and not adapter.prepared else None
     if before is not None:
         adapter.adopt(state["prepared"])  # networks and optimiser may depend on it
@@ -70,35 +80,18 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
     adapter.last, adapter.signals = {}, {}
 
 
-def _cloned(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
-
-
-_PARTS = {
-    "method",
-    "config",
-    "seed",
-    "networks",
-    "optimizer",
-    "memory",
-    "prepared",
-    "rng",
-    "compiled_shape",
-    "counters",
-    "recent",
-    "guard",
-}
-
-
-def _check_origin(state: dict[str, Any], name: str, config: dict[str, Any], guard: dict[str, Any] | None) -> None:
-    """Raise unless ``state`` is whole and belongs to an adapter of this method with these settings and this guard."""
-    if missing := _PARTS - set(state):
+def _check_origin(adapter: Adapter, state: dict[str, Any]) -> None:
+    """Raise unless ``state`` is complete and of this method with these settings and this guard."""
+    name, guard = adapter.name, None if adapter.guard is None else asdict(adapter.guard)
+    if missing := adapter_state(adapter, clone=False).keys() - state.keys():
         raise ValueError(f"Expected an adapter's state, but {', '.join(sorted(missing))} is missing from it.")
     if state["method"] != name:
         raise ValueError(f"Expected a state of {name}, but got one of {state['method']}.")
     if not all(type(state["counters"].get(key)) is int for key in ("steps", "skipped")) or "cpu" not in state["rng"]:
         raise ValueError("Expected an adapter's state, but its counters or random numbers are missing.")
-    for key, ours in config.items():
+    if state["rng"]["cpu"].shape != adapter._rng.state_dict()["cpu"].shape:
+        raise ValueError("Expected the state of torch's random numbers, but it has another size: the state is damaged.")
+    for key, ours in asdict(adapter.config).items():
         theirs = state["config"].get(key)
         if theirs != ours:
             raise ValueError(
@@ -116,14 +109,8 @@ def _check_shapes(
 ) -> None:
     """Raise unless the networks and the optimiser of ``state`` have the shapes of these."""
     for role, net in networks.items():
-        ours = {key: tuple(tensor.shape) for key, tensor in net.state_dict().items()}
-        theirs = {key: tuple(tensor.shape) for key, tensor in state["networks"].get(role, {}).items()}
-        if ours != theirs:
-            odd = next(key for key in (*ours, *theirs) if ours.get(key) != theirs.get(key))
-            raise ValueError(
-                f"The state belongs to another network: {role} has {odd!r} of shape {ours.get(odd)} here "
-                f"and {theirs.get(odd)} in the state."
-            )
+        if odd := other_shape(net.state_dict(), state["networks"].get(role, {})):
+            raise ValueError(f"The state belongs to another network: {odd} ({role}). Use the network it was made with.")
     if (optimizer is None) != (state["optimizer"] is None):
         raise ValueError("The state's optimiser does not fit this adapter.")
     if optimizer is not None:

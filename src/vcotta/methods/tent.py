@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from vcotta.fields import check_fields
-from vcotta.methods.base import Adapter, OptimizerName
-from vcotta.methods.facts import Facts
-from vcotta.methods.losses import entropy
-from vcotta.methods.norm_layers import train_only_normalisation
+from vcotta._util.validation import NonNegative, Settings
+from vcotta.methods.card import Card
+from vcotta.methods.parts.losses import entropy
+from vcotta.methods.parts.reliable import NormalisationAdapter
+from vcotta.methods.registry import register_method
+from vcotta.nn.optim import OptimizerName
 
 __all__ = ["TENT", "TENTConfig"]
 
 
 @dataclass(frozen=True)
-class TENTConfig:
+class TENTConfig(Settings):
     """Settings of TENT; defaults for CIFAR from the official configuration.
 
     Attributes:
@@ -25,42 +26,30 @@ class TENTConfig:
         optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C.
     """
 
-    lr: float = 1e-3
+    lr: NonNegative = 1e-3
     optimizer: OptimizerName = "adam"
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.lr < 0:
-            raise ValueError(f"Expected `lr` to be at least 0, but got {self.lr}.")
 
-
-class TENT(Adapter):
+@register_method
+class TENT(NormalisationAdapter):
     """Minimise the mean entropy of the predictions over scale and shift of the normalisation layers.
 
-    Statistics are those of the batch. The returned prediction is the one whose entropy was minimised, from before
-    the step. LayerNorm and GroupNorm count as normalisation layers too; the official code knows BatchNorm2d alone.
+    BatchNorm uses the batch's statistics. The prediction is the one whose entropy was minimised, from before the step.
+    LayerNorm and GroupNorm count as normalisation layers too; the official code knows BatchNorm2d alone.
 
     Example:
         >>> import torch
+        >>> from torch import nn
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        >>> adapter = TENT(net, TENTConfig(lr=1e-2))
-        >>> _ = adapter(torch.rand(4, 3, 8, 8))
-        >>> sorted(adapter.last)
-        ['backwards', 'entropy', 'forwards', 'loss', 'skipped']
+        >>> TENT(net, TENTConfig(lr=1e-2))(torch.rand(4, 3, 8, 8)).shape
+        torch.Size([4, 2])
     """
 
     name = "tent"
     summary = "entropy minimisation over normalisation layers"
-    facts = Facts("ICLR 2021", "normalisation", "nothing", "1 forward, 1 backward", "official code", distributed=True)
+    card = Card("ICLR 2021", "normalisation", "nothing", "1 forward, 1 backward", "official code", distributed=True)
     Config = TENTConfig
     datasets: ClassVar = {"imagenet": {"lr": 2.5e-4, "optimizer": "sgd"}, "digits": {"lr": 1e-2}}
-
-    def setup(self, model: nn.Module) -> None:
-        """Let scale and shift of the normalisation layers require gradients, nothing else."""
-        trained = train_only_normalisation(model, "TENT")
-        self.networks = {"model": model}
-        if trained:
-            self.make_optimizer(trained, self.config.optimizer, self.config.lr)
 
     def predict_and_adapt(self, images: Tensor) -> Tensor:
         """Predict, then one step on the mean entropy."""

@@ -1,9 +1,8 @@
-"""The networks that are adapted; normalisation is part of each, so all of them take images in [0, 1]."""
+"""Networks to adapt; each normalises its input itself, so all of them take images in [0, 1]."""
 
-from vcotta.models.checkpoints import LoadedWeights, load_weights, save_weights
+from vcotta.models.files import LoadedWeights, load_weights, save_weights
 from vcotta.models.normalised import Normalised, NormalisedNetwork
-from vcotta.models.resnet import ResNet
-from vcotta.models.resnet_cifar import CifarResNet
+from vcotta.models.resnet import CifarResNet, ResNet
 from vcotta.models.resnext import ResNeXt
 from vcotta.models.wide_resnet import WideResNet
 from vcotta.models.zoo import build_network, expected_error, list_networks

@@ -1,4 +1,4 @@
-"""Normalisation as a part of the network, so that everything outside it sees images in [0, 1]."""
+"""Normalisation inside the network, so that all other code works on images in [0, 1]."""
 
 from __future__ import annotations
 
@@ -18,18 +18,13 @@ CIFAR10: MeanStd = ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
 CIFAR100: MeanStd = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
 
 HALF: MeanStd = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-"""(x - 0.5) / 0.5, the choice of AugMix."""
+"""(x - 0.5) / 0.5, as in AugMix."""
 
 
 class NormalisedNetwork(nn.Module):
-    """Base of the networks that take images in [0, 1] and subtract the mean and divide by the deviation themselves.
+    """Base of networks that take images in [0, 1] and normalise them: (x - mean) / std for each channel.
 
-    Attributes:
-        depth: Number of layers, of the networks that are made by it.
-        classes: Number of outputs, of those.
-        channels: Number of image channels.
-        mean: Mean of each channel, or None where the network takes [0, 1] as it is.
-        std: Standard deviation of each channel, or None.
+    The constructor's arguments are attributes of the same names; ``mean`` and ``std`` are None for no normalisation.
     """
 
     depth: int
@@ -49,11 +44,10 @@ class NormalisedNetwork(nn.Module):
         self.set_normalisation(mean, std)
 
     def set_normalisation(self, mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
-        """Choose what is subtracted and divided by, one value a channel; None for both takes [0, 1] as it is.
+        """Set the mean and standard deviation of each channel; None for both turns normalisation off.
 
         Raises:
-            ValueError: If only one is given, their lengths are not the number of channels, or a deviation is not
-                positive.
+            ValueError: Only one is given, a length is not the number of channels, or a deviation is not positive.
         """
         if (mean is None) != (std is None):
             raise ValueError("Expected `mean` and `std` to be given together, but got only one. Give both or neither.")
@@ -65,7 +59,7 @@ class NormalisedNetwork(nn.Module):
         if theirs is not None and not all(value > 0 for value in theirs):
             raise ValueError(f"Expected `std` to be positive, but got {theirs}.")
         self.mean, self.std = ours, theirs
-        # Not persistent: published checkpoints have no such keys, and loading them stays strict.
+        # Not persistent, as published checkpoints have no such keys and are loaded strictly.
         like = next(self.parameters(), torch.empty(0))
         for name, values in {"_mean": ours, "_std": theirs}.items():
             if values is not None:
@@ -73,17 +67,12 @@ class NormalisedNetwork(nn.Module):
                 self.register_buffer(name, value, persistent=False)
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Turn images in [0, 1] into what the first layer wants."""
+        """Normalise images in [0, 1] for the first layer."""
         return x if self.mean is None else (x - self._mean) / self._std
 
 
 class Normalised(NormalisedNetwork):
-    """Any network that wants normalised input, made to take images in [0, 1].
-
-    Args:
-        model: The network.
-        mean: Mean of each channel, subtracted before it.
-        std: Standard deviation of each channel, divided by before it.
+    """Wrapper that lets a network of normalised input take images in [0, 1].
 
     Example:
         >>> net = Normalised(nn.Flatten(), *HALF)
@@ -100,6 +89,6 @@ class Normalised(NormalisedNetwork):
         self.set_normalisation(mean, std)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the network makes of images (n, channels, height, width) in [0, 1]."""
+        """Return the network's output for images (n, channels, height, width) in [0, 1]."""
         out: Tensor = self.model(self.normalise(x))
         return out

@@ -1,16 +1,33 @@
-"""ResNet-18 and ResNet-50 for ImageNet, in torchvision's layout, so that its checkpoints load strictly."""
+"""ResNets of He et al. (2016), named as in published checkpoints: torchvision's for ImageNet, akamaster's for CIFAR."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vcotta.models.normalised import IMAGENET, NormalisedNetwork
-from vcotta.models.stages import projection, stage
 
-__all__ = ["ResNet"]
+__all__ = ["CifarResNet", "ResNet", "projection", "stage"]
+
+
+def stage(
+    block: Callable[[int, int, int], nn.Module], count: int, inputs: int, planes: int, stride: int, expansion: int = 1
+) -> nn.Sequential:
+    """Make a sequence of blocks (inputs, planes, stride), the first of which changes width and resolution.
+
+    A block has ``planes * expansion`` output channels.
+    """
+    first = block(inputs, planes, stride)
+    return nn.Sequential(first, *(block(planes * expansion, planes, 1) for _ in range(count - 1)))
+
+
+def projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    """Make the shortcut of a block, a 1x1 convolution; None if the input can be added unchanged."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
 
 class _Basic(nn.Module):
@@ -62,16 +79,16 @@ _SHAPES: dict[int, tuple[type[_Basic] | type[_Bottleneck], tuple[int, int, int, 
 class ResNet(NormalisedNetwork):
     """ResNet-``depth`` of He et al. (2016) for ImageNet, trained at 224 pixels and applicable to any size.
 
-    A 7x7 convolution and a maximum, both halving the image, four stages of blocks with 64, 128, 256 and 512 planes,
+    A 7x7 convolution and max pooling, both of stride 2, four stages of blocks with 64, 128, 256 and 512 planes,
     global average pooling and a linear layer. Parameter names are torchvision's (``layer1.0.conv1.weight``, ...,
-    ``fc.weight``). The constructor's arguments are kept as attributes of the same names.
+    ``fc.weight``).
 
     Args:
         depth: 18 or 50.
         classes: Number of outputs.
         channels: Number of image channels.
-        mean: Mean of each channel, subtracted inside the network; None (with ``std``) for raw [0, 1] input.
-        std: Standard deviation of each channel, divided by inside the network.
+        mean: See `NormalisedNetwork`.
+        std: See `NormalisedNetwork`.
 
     Example:
         >>> import torch
@@ -109,4 +126,75 @@ class ResNet(NormalisedNetwork):
         x = F.max_pool2d(F.relu(self.bn1(self.conv1(self.normalise(x)))), 3, 2, padding=1)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
+        return logits
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions; the shortcut has no weights, also where the width doubles (option A of the paper)."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self._stride, self._zeros = stride, outputs - inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        if self._zeros:  # every other pixel, padded with channels of zeros on both sides
+            before = self._zeros // 2
+            x = F.pad(x[:, :, :: self._stride, :: self._stride], (0, 0, 0, 0, before, self._zeros - before))
+        return F.relu(out + x)
+
+
+class CifarResNet(NormalisedNetwork):
+    """ResNet-``depth`` of He et al. (2016), section 4.2, for images of any size.
+
+    Three stages of ``n = (depth - 2) / 6`` blocks with 16, 32 and 64 channels, shortcuts without parameters, global
+    average pooling and a linear layer. Parameter names are akamaster's (``layer1.0.conv1.weight``, ...,
+    ``linear.weight``), whose networks were trained with the mean and deviation of ImageNet.
+
+    Args:
+        depth: Number of layers, 6n + 2.
+        classes: Number of outputs.
+        channels: Number of image channels.
+        mean: See `NormalisedNetwork`.
+        std: See `NormalisedNetwork`.
+
+    Example:
+        >>> import torch
+        >>> CifarResNet(depth=20)(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        depth: int = 20,
+        classes: int = 10,
+        channels: int = 3,
+        mean: Sequence[float] | None = IMAGENET[0],
+        std: Sequence[float] | None = IMAGENET[1],
+    ) -> None:
+        super().__init__()
+        if depth < 8 or (depth - 2) % 6:
+            raise ValueError(f"Expected `depth` to be 6n + 2 with n at least 1, but got {depth}. Try 20, 32, 44 or 56.")
+        self.keep_arguments(mean, std, depth=depth, classes=classes, channels=channels)
+
+        blocks = (depth - 2) // 6
+        self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = stage(_Block, blocks, 16, 16, 1)
+        self.layer2 = stage(_Block, blocks, 16, 32, 2)
+        self.layer3 = stage(_Block, blocks, 32, 64, 2)
+        self.linear = nn.Linear(64, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(module.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits (n, classes) of images (n, channels, height, width) in [0, 1]."""
+        x = F.relu(self.bn1(self.conv1(self.normalise(x))))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        logits: Tensor = self.linear(F.adaptive_avg_pool2d(x, 1).flatten(1))
         return logits

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vcotta.models.normalised import HALF, NormalisedNetwork
-from vcotta.models.stages import projection, stage
+from vcotta.models.resnet import projection, stage
 
 __all__ = ["ResNeXt"]
 
@@ -40,10 +40,9 @@ class _Block(nn.Module):
 class ResNeXt(NormalisedNetwork):
     """ResNeXt-``depth`` ``cardinality``x``base_width``d of Xie et al. (2017) for CIFAR, for images of any size.
 
-    Three stages of ``n = (depth - 2) / 9`` bottlenecks with 64, 128 and 256 planes, times four at their ends, global
-    average pooling over 1 024 features and a linear layer. Parameter names are those of RobustBench's
-    ``Hendrycks2020AugMix_ResNeXt`` (``stage_1.0.conv_reduce.weight``, ...). The constructor's arguments are kept as
-    attributes of the same names.
+    Three stages of ``n = (depth - 2) / 9`` bottlenecks with 64, 128 and 256 planes and four times as many outputs,
+    global average pooling over 1 024 features and a linear layer. Parameter names are those of RobustBench's
+    ``Hendrycks2020AugMix_ResNeXt`` (``stage_1.0.conv_reduce.weight``, ...).
 
     Args:
         depth: Number of layers, 9n + 2.
@@ -51,13 +50,12 @@ class ResNeXt(NormalisedNetwork):
         base_width: Channels of a group in the first stage.
         classes: Number of outputs.
         channels: Number of image channels.
-        mean: Mean of each channel, subtracted inside the network; None (with ``std``) for raw [0, 1] input.
-        std: Standard deviation of each channel, divided by inside the network.
+        mean: See `NormalisedNetwork`.
+        std: See `NormalisedNetwork`.
 
     Example:
         >>> import torch
-        >>> net = ResNeXt(depth=11, cardinality=2, base_width=4)
-        >>> net(torch.zeros(2, 3, 32, 32)).shape
+        >>> ResNeXt(depth=11, cardinality=2, base_width=4)(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 100])
     """
 
@@ -86,7 +84,7 @@ class ResNeXt(NormalisedNetwork):
         self.classifier = nn.Linear(256 * EXPANSION, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                # The groups do not shorten the fan: this is the published start, smaller than torch's own for groups.
+                # The published initialisation: its fan ignores the groups, so it is smaller than torch's.
                 fan = module.out_channels * module.kernel_size[0] * module.kernel_size[1]
                 nn.init.normal_(module.weight, std=(2 / fan) ** 0.5)
         nn.init.kaiming_normal_(self.classifier.weight)

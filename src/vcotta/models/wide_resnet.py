@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vcotta.models.normalised import NormalisedNetwork
-from vcotta.models.stages import stage
+from vcotta.models.resnet import stage
 
-__all__ = ["WideResNet"]
+__all__ = ["WideResNet", "digits_network"]
 
 
 class _Block(nn.Module):
-    """Pre-activation block; where the width changes, both branches start from ``relu(bn1(x))``."""
+    """Pre-activation block; if the width changes, both branches start from ``relu(bn1(x))``."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -32,7 +33,7 @@ class _Block(nn.Module):
 
 
 class _Stage(nn.Module):
-    """A row of blocks, the first of which changes width and resolution."""
+    """A stage of blocks, under the name ``layer`` of RobustBench."""
 
     def __init__(self, blocks: int, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -48,22 +49,20 @@ class WideResNet(NormalisedNetwork):
 
     Three stages of ``n = (depth - 4) / 6`` pre-activation blocks with ``base * width`` times 1, 2 and 4 channels, then
     batch normalisation, ReLU, global average pooling and a linear layer. Parameter names are RobustBench's
-    (``block1.layer.0.bn1.weight``, ...). The constructor's arguments are kept as attributes of the same names.
+    (``block1.layer.0.bn1.weight``, ...).
 
     Args:
         depth: Number of layers, 6n + 4.
         width: Widening factor.
         classes: Number of outputs.
         channels: Number of image channels.
-        mean: Mean of each channel, subtracted inside the network; None (with ``std``) for raw [0, 1] input.
-        std: Standard deviation of each channel, divided by inside the network.
-        stem_stride: Stride of the first convolution; 2 quarters the work of the whole network.
+        mean: See `NormalisedNetwork`.
+        std: See `NormalisedNetwork`.
+        stem_stride: Stride of the first convolution; 2 reduces the work of the whole network to a quarter.
         base: Channels of the first convolution.
 
     Example:
-        >>> import torch
-        >>> net = WideResNet(depth=10, width=1, classes=10)
-        >>> net(torch.zeros(2, 3, 32, 32)).shape
+        >>> WideResNet(depth=10, width=1, classes=10)(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 10])
     """
 
@@ -103,3 +102,15 @@ class WideResNet(NormalisedNetwork):
         x = F.adaptive_avg_pool2d(F.relu(self.bn1(x)), 1).flatten(1)
         logits: Tensor = self.fc(x)
         return logits
+
+
+def digits_network(seed: int = 0) -> WideResNet:
+    """Return a small untrained network for `load_digits`; the global random state is not changed.
+
+    Example:
+        >>> sum(weights.numel() for weights in digits_network().parameters())
+        19858
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also reseed every GPU
+        return WideResNet(depth=10, width=1, stem_stride=2, base=8)

@@ -1,25 +1,27 @@
-"""The networks by name: ours, torchvision's, timm's and anybody's."""
+"""Networks by name: ours, torchvision's, timm's and the user's own."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from vcotta._messages import unknown_name
-from vcotta.models.checkpoints import load_weights
-from vcotta.models.elsewhere import PRETRAINED, from_factory, from_timm, from_torchvision
-from vcotta.models.resnet import ResNet
-from vcotta.models.resnet_cifar import CifarResNet
+from vcotta._util.errors import unknown_name
+from vcotta.bayes import to_point
+from vcotta.models.external import PRETRAINED, from_factory, from_timm, from_torchvision
+from vcotta.models.files import check_shapes, load_weights
+from vcotta.models.resnet import CifarResNet, ResNet
 from vcotta.models.resnext import ResNeXt
 from vcotta.models.wide_resnet import WideResNet
+from vcotta.nn.batch_norm import batch_norms, join_views
 
-__all__ = ["build_network", "expected_error", "list_networks"]
+__all__ = ["build_network", "describe_network", "expected_error", "list_networks", "rebuild_network"]
 
 _NAMES = (
     "wrn-28-10",
@@ -34,7 +36,10 @@ _NAMES = (
     "resnet-18",
     "resnet-50",
 )
-_DOORS = ("torchvision:NAME", "timm:NAME", "package.module:factory", "path/to/file.py:factory")
+_OTHERS = ("torchvision:NAME", "timm:NAME", "package.module:factory", "path/to/file.py:factory")
+
+_CLASSES: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (WideResNet, ResNeXt, CifarResNet, ResNet)}
+_LARGEST = 10_000  # of an argument that a file names
 
 _ERRORS = {
     ("wrn-28-10", "cifar10"): 0.0522,  # RobustBench Standard
@@ -51,7 +56,7 @@ _ERRORS = {
 
 
 def list_networks() -> list[str]:
-    """Return the names `build_network` knows; any other depth and width of ``wrn-`` will do too.
+    """Return the names of our own networks; `build_network` takes any other ``wrn-DEPTH-WIDTH`` too.
 
     Example:
         >>> list_networks()[:2]
@@ -72,23 +77,22 @@ def build_network(
 
     Args:
         name: One of `list_networks`, any ``wrn-DEPTH-WIDTH``, ``torchvision:NAME`` or ``timm:NAME`` where those are
-            installed, or ``package.module:factory`` or ``path/to/file.py:factory`` for any network of yours.
-        classes: Number of outputs; None for the network's usual number. A factory gets it if it has an argument
-            ``classes`` or ``num_classes``.
-        weights: A checkpoint for `load_weights`; None for fresh weights. For torchvision and timm also
+            installed, or ``package.module:factory`` or ``path/to/file.py:factory`` for your own.
+        classes: Number of outputs; None for the network's default. A factory gets it if it has an argument ``classes``
+            or ``num_classes``.
+        weights: A checkpoint for `load_weights`; None for random weights. For torchvision and timm also
             ``"pretrained"``, and torchvision's own names such as ``"IMAGENET1K_V1"``.
-        seed: Seed of fresh weights; the global random state is left as it was found.
+        seed: Seed of random weights; the global random state is not changed.
         options: Further arguments of the network, such as ``mean`` and ``std`` or ``stem_stride``.
 
     Returns:
         The network, in eval mode.
 
     Raises:
-        ValueError: If the name is unknown, or the weights are of another network.
+        ValueError: The name is unknown, or the weights are of another network.
 
     Example:
-        >>> net = build_network("wrn-10-1", classes=7)
-        >>> net(torch.zeros(1, 3, 32, 32)).shape
+        >>> build_network("wrn-10-1", classes=7)(torch.zeros(1, 3, 32, 32)).shape
         torch.Size([1, 7])
     """
     name = name.strip()
@@ -109,17 +113,57 @@ def build_network(
 
 
 def expected_error(name: str, dataset: str) -> float | None:
-    """Return the error on clean test images that a network with its published weights has, None where unknown.
+    """Return the error of a network with its published weights on clean test images, None if unknown.
 
     Args:
-        name: Name of the network, as for `build_network`.
-        dataset: ``cifar10``, ``cifar100`` or ``imagenet``; the name of a split such as ``cifar10-test`` will do too.
+        name: As for `build_network`.
+        dataset: ``cifar10``, ``cifar100`` or ``imagenet``, or a split such as ``cifar10-test``.
 
     Example:
         >>> expected_error("resnet-20", "cifar10")
         0.0827
     """
     return _ERRORS.get((name.strip().lower().replace("_", "-"), dataset.strip().lower().partition("-")[0]))
+
+
+def describe_network(model: nn.Module) -> dict[str, Any] | None:
+    """Return the class and the constructor's arguments of one of our networks, as plain data.
+
+    None for any other network, and for one that was changed after its construction.
+
+    Example:
+        >>> describe_network(CifarResNet(depth=8, mean=None, std=None))
+        {'class': 'CifarResNet', 'arguments': {'depth': 8, 'classes': 10, 'channels': 3, 'mean': None, 'std': None}}
+    """
+    kind = type(model)
+    if kind not in _CLASSES.values():
+        return None
+    point = to_point(model)
+    join_views(point)
+    for norm in batch_norms(point):  # in an adapter they do not track, but still have what they were built with
+        norm.track_running_stats = norm.running_mean is not None
+    arguments = {name: getattr(model, name) for name in inspect.signature(kind).parameters}
+    described = {"class": kind.__name__, "arguments": arguments}
+    return described if repr(_construct(described)) == repr(point) else None
+
+
+def rebuild_network(described: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Make a network with fresh weights from what `describe_network` returned.
+
+    Raises:
+        ValueError: It is not one of our networks, or ``tensors`` have other shapes; no memory is allocated then.
+    """
+    check_shapes(_construct(described), tensors, described["class"])
+    return _construct(described, device="cpu")
+
+
+def _construct(described: Mapping[str, Any], device: str = "meta") -> nn.Module:
+    name = str(described["class"]).rpartition(":")[2]  # older files name the module, too
+    arguments = {key: tuple(v) if isinstance(v, list) else v for key, v in described["arguments"].items()}
+    if name not in _CLASSES or any(isinstance(value, int) and value > _LARGEST for value in arguments.values()):
+        raise ValueError(f"Expected a network of vcotta.models, but got {name} with {arguments}.")
+    with torch.device(device), torch.random.fork_rng(devices=[]):
+        return _CLASSES[name](**arguments)
 
 
 def _ours(name: str, classes: int | None, options: dict[str, Any]) -> nn.Module:
@@ -136,7 +180,7 @@ def _ours(name: str, classes: int | None, options: dict[str, Any]) -> nn.Module:
     elif found := re.fullmatch(r"resnet-(18|50)", small):
         kind, arguments = ResNet, {"depth": int(found[1])}
     else:
-        raise unknown_name("network", name, [n for n in _NAMES if n.startswith(small)] or (*_NAMES, *_DOORS))
+        raise unknown_name("network", name, [n for n in _NAMES if n.startswith(small)] or (*_NAMES, *_OTHERS))
     known = [key for key in inspect.signature(kind).parameters if key not in arguments]
     if unknown := [key for key in options if key not in known]:
         raise unknown_name(f"option of {name}", unknown[0], known)
@@ -146,7 +190,7 @@ def _ours(name: str, classes: int | None, options: dict[str, Any]) -> nn.Module:
 
 
 def _published(name: str, weights: str | os.PathLike[str] | None) -> str | None:
-    """The published weights that ``weights`` names, if it is not a file."""
+    """``weights`` if it names published weights, None if it is a file."""
     if weights is None or Path(weights).exists():
         return None
     text = str(weights)

@@ -1,33 +1,45 @@
-"""One page that says it all: no network, no file beside it, nothing from a run's files taken as markup."""
+"""The report: a self-contained HTML page, its tables as Markdown and CSV, and figures as PNG and PDF."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
-from vcotta._messages import counted
+from vcotta._util.errors import counted
+from vcotta._util.files import write_text
 from vcotta._version import __version__
-from vcotta.report.charts import cost_chart, note_chart, reliability_chart, risk_chart, stream_chart
-from vcotta.report.curves import along_stream, noted, reliability_bins, risk_coverage, varies
-from vcotta.report.groups import Group, group_runs
-from vcotta.report.looks import MOST_BANDS, Look, looks
-from vcotta.report.markup import Html, join, tag
-from vcotta.report.page_tables import bars, data_table, heat_map, legend, score_table, scroll
-from vcotta.report.samples import Samples, samples
-from vcotta.report.script import SCRIPT
-from vcotta.report.style import style_for
-from vcotta.report.words import ranking, remarks, stream_sentence
-from vcotta.runs import Run
+from vcotta.report.canvas import Svg, canvas
+from vcotta.report.figures import (
+    cost_against_error,
+    error_along_stream,
+    error_by_corruption,
+    error_heat_map,
+    notes_along_stream,
+    priors_along_stream,
+    reliability,
+    risk_against_coverage,
+)
+from vcotta.report.groups import Group, best_first, check_same_stream, group_runs
+from vcotta.report.html import render
+from vcotta.report.method_styles import method_styles
+from vcotta.report.narrative import ranking, remarks, stream_sentence
+from vcotta.report.samples import samples
+from vcotta.report.stats import along_stream, noted, reliability_bins, risk_coverage, varies
+from vcotta.report.tables import ALL_COLUMNS, by_corruption, comparison, csv_text, escaped
+from vcotta.runs.run import Run
 
-__all__ = ["html_page"]
+__all__ = ["html_page", "write_report"]
 
-NOTES = {  # what adapters note, the most telling first
+NOTES = {  # values of `Adapter.last`, the most informative first
     "alpha": "weight of the source prior against the teacher's",
-    "drift": "divergence of the teacher from the source network, in nats a weight",
+    "drift": "divergence of the student from the source network, in nats per weight",
     "kl": "divergence of the student from its prior, as weighted in the loss",
     "entropy": "uncertainty of the prediction, in nats",
     "confidence": "mean confidence of the source network",
@@ -43,216 +55,235 @@ NOTES = {  # what adapters note, the most telling first
     "selected": "share of the parameters' tensors that were chosen",
     "ratio": "mean step size, as a multiple of the usual",
     "replayed": "images that were replayed from memory",
-    "loss": "each method's own, so not on one scale",
+    "loss": "each method's own loss, so not on one scale",
 }
+SHARES = (10, 25, 50, 75, 90, 100)  # per cent of the predictions that are kept
+Draw = Callable[[Sequence[Group], Path], None]
+FIGURES: dict[str, Draw] = {
+    "error": error_by_corruption,
+    "heat-map": error_heat_map,
+    "stream": error_along_stream,
+    "reliability": reliability,
+    "risk-coverage": risk_against_coverage,
+    "cost": cost_against_error,
+}
+
+
+def write_report(
+    runs: Mapping[str, Run], out: str | os.PathLike[str], *, figures: Mapping[str, Draw] = FIGURES
+) -> list[Path]:
+    """Write ``report.html``, ``report.md``, ``report.csv`` and the figures, as PNG and PDF, into a folder.
+
+    Args:
+        runs: Runs of one stream by the name of their folder, as from `find_runs`.
+        out: Folder to write to; an earlier report there is replaced.
+        figures: Figures to draw, by name; alpha and the priors are added if a run has them.
+
+    Returns:
+        The files.
+
+    Raises:
+        ValueError: There is no run, or the runs followed different streams.
+    """
+    if not runs:
+        raise ValueError("Expected at least one run, but got none.")
+    check_same_stream(runs)
+    folder, groups = Path(out), best_first(group_runs(list(runs.values())))
+    texts = {"report.html": html_page(runs), "report.md": _markdown(groups), "report.csv": csv_text(runs)}
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    drawings = dict(figures)
+    if found := next((group for group in groups if "entropy_source" in noted(group.runs[:1])), None):
+        drawings["priors"] = lambda _, path, run=found.runs[0]: priors_along_stream(run, path)  # type: ignore[misc]
+    if found := next((group for group in groups if varies(group.runs, "alpha")), None):
+        notes = {"alpha": "α, weight of the source prior"}
+        drawings["alpha"] = lambda _, path, one=found: notes_along_stream([one], notes, path)  # type: ignore[misc]
+    files = {folder / "figures" / f"{name}.{kind}": draw for name, draw in drawings.items() for kind in ("png", "pdf")}
+    for path, draw in files.items():
+        draw(groups, path)
+    return [*(folder / name for name in texts), *files]
 
 
 def html_page(runs: Mapping[str, Run]) -> str:
-    """Return the report as one self-contained HTML page.
-
-    Args:
-        runs: Runs of one stream, by the name of their folder.
-    """
-    groups = sorted(group_runs(list(runs.values())), key=lambda group: group.score("error").mean)
-    drawn = looks([group.label for group in groups])
-    pictures = samples(groups[0].runs[0])
-    sections = {
-        "Summary": _summary(groups),
-        "Scores": join(score_table(groups)),
-        "Corruptions": heat_map(groups),
-        "Stream": _stream(groups, drawn),
-        "Adaptation": _adaptation(groups, drawn),
-        "Reliability": _reliability(groups, drawn),
-        "Risk": _risk(groups, drawn),
-        "Cost": _cost(groups, drawn),
-        "Images": _images(pictures),
-        "Manifests": _manifests(runs),
-    }
-    sections = {name: content for name, content in sections.items() if content}
-    links = [tag("li", tag("a", name, href=f"#{name.lower()}")) for name in sections]
-    body = [
-        tag("a", "Skip to the summary", class_="skip", href="#summary"),
-        tag("header", tag("h1", "Adapting at test time"), tag("p", stream_sentence(groups[0]), class_="soft")),
-        tag("nav", tag("ul", *links), aria_label="Sections"),
-        tag("main", *(_section(name, content) for name, content in sections.items())),
-        tag("footer", tag("p", f"Drawn from the files of {counted(len(runs), 'run')} by vcotta {__version__}.")),
-        tag("div", "", id="said", class_="hidden", role="status"),
-    ]
-    return f"<!DOCTYPE html>\n{tag('html', _head(drawn), tag('body', *body, _script()), lang='en')}\n"
-
-
-HEADINGS = {
-    "Summary": ("Which method did best", ""),
-    "Scores": (
-        "Scores and cost",
-        "Means over domains; below a mean, the range over seeds. A star marks the best. Press a heading to sort.",
-    ),
-    "Corruptions": (
-        "Error on each corruption",
-        "In per cent, in the order of the stream. Deeper is worse; the lowest of each column is underlined.",
-    ),
-    "Stream": (
-        "Error along the stream",
-        "Batch by batch, on a square-root axis so that small errors can be told apart. Bands are ranges over seeds, in "
-        f"charts of at most {MOST_BANDS} methods.",
-    ),
-    "Adaptation": ("What the methods noted of themselves", "Along the stream; bands as above."),
-    "Reliability": (
-        "Is the confidence deserved?",
-        "Accuracy against confidence over the whole stream. On the diagonal a method is right as often as it is sure; "
-        "below, it is too sure of itself. Larger dots hold more predictions.",
-    ),
-    "Risk": (
-        "Does it know when it is wrong?",
-        "The error that is left when only the most confident predictions are kept. Lower is better.",
-    ),
-    "Cost": (
-        "What an error costs",
-        "Down and to the left is better; the errors are on a square-root axis. "
-        "Seconds depend on the machine; passes do not.",
-    ),
-    "Images": ("What the methods saw", ""),
-    "Manifests": ("How each run was made", ""),
-}
-
-
-def _head(drawn: Sequence[Look]) -> Html:
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    # Even if something slipped through: no script but ours runs, and nothing is ever loaded from anywhere.
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:"
-    return tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", "Adapting at test time: report"),
-        tag("link", rel="icon", href="data:,"),
-        tag("style", Html(style_for(drawn))),
+    """Return the report on runs of one stream, given by the name of their folder, as one self-contained HTML page."""
+    groups = best_first(group_runs(list(runs.values())))
+    labels, ordered = [group.label for group in groups], [run for group in groups for run in group.runs]
+    notes = sorted(noted([group.runs[0] for group in groups]), key=_importance)
+    return render(
+        "report.html.j2",
+        script="report.js",
+        stream=stream_sentence(groups[0]),
+        labels=labels,
+        styles=method_styles(labels),
+        legends={name: _swatches(name, labels) for name in ("stream", "adaptation", "risk")},
+        groups=groups,
+        tiles=_tiles(groups),
+        ranking=ranking(groups),
+        remarks=remarks(groups),
+        columns=ALL_COLUMNS,
+        best_scores=comparison(ordered, ALL_COLUMNS).best,
+        best_errors=by_corruption(ordered).best,
+        domains=[*groups[0].domains, "mean"],
+        worst=max(score.mean for group in groups for score in group.domain_errors()) or 1.0,
+        shown=_shown,
+        stream_chart=_stream_chart(groups),
+        stream_rows=_stream_rows(groups),
+        note_charts=_note_charts(groups, notes),
+        note_rows=_note_rows(groups, notes),
+        reliability_charts=[_reliability_chart(groups, place) for place in range(len(groups))],
+        reliability_rows=[
+            (group.label, f"{confidence:.3f}", f"{accuracy:.3f}", count)
+            for group in groups
+            for confidence, accuracy, count in reliability_bins(group.runs)
+        ],
+        risk_chart=_risk_chart(groups),
+        risk_header=("Method", *(f"{share} % kept" for share in SHARES), "AURC"),
+        risk_rows=_risk_rows(groups),
+        cost_charts=[_cost_chart(groups, "passes"), _cost_chart(groups, "seconds")],
+        cost_rows=[
+            (group.label, group.error.text(".1f"), group.score("seconds").text(".2f"), group.passes().text(".3g"))
+            for group in groups
+        ],
+        samples=samples(groups[0].runs[0]),
+        manifests=[
+            (name, run.method, run.manifest.get("seed"), json.dumps(run.manifest, indent=2, ensure_ascii=False))
+            for name, run in runs.items()
+        ],
+        source=f"{counted(len(runs), 'run')} by vcotta {__version__}",
     )
 
 
-def _script() -> Html:
-    return tag("script", Html(SCRIPT))
+def _markdown(groups: Sequence[Group]) -> str:
+    runs = [run for group in groups for run in group.runs]
+    lines = "\n".join(f"- {escaped(line)}" for line in [*ranking(groups), *remarks(groups)])
+    return (
+        f"# Report\n\n{escaped(stream_sentence(groups[0]))}\n\n{lines}\n\n## Means over domains\n\n"
+        f"{comparison(runs, ALL_COLUMNS).markdown()}\n## Error in per cent\n\n{by_corruption(runs).markdown()}"
+    )
 
 
-def _section(name: str, content: Html) -> Html:
-    heading, about = HEADINGS[name]
-    place = name.lower()
-    lead = tag("p", about, class_="soft") if about else None
-    title = tag("h2", heading, id=f"{place}-heading")
-    return tag("section", title, lead, content, id=place, aria_labelledby=f"{place}-heading")
-
-
-def _summary(groups: Sequence[Group]) -> Html:
-    best, runs = groups[0], sum(len(group.runs) for group in groups)
-    records = best.runs[0].records
-    tiles = [(f"{best.score('error').mean:.1f} %", f"lowest mean error: {best.label}")]
+def _tiles(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    best, count = groups[0], sum(len(group.runs) for group in groups)
+    tiles = [(f"{best.error.mean:.1f} %", f"lowest mean error: {best.label}")]
     source = next((group for group in groups if group.method == "source"), None)
     if source is not None and source is not best:
-        tiles.append((f"{source.score('error').mean:.1f} %", "without adaptation"))
-    tiles.append((f"{sum(r['n'] for r in records):,}".replace(",", " "), f"images in {len(best.domains)} domains"))
-    tiles.append((str(runs), f"run{'s' * (runs > 1)} of {len(groups)} method{'s' * (len(groups) > 1)}"))
-    first, *said = ranking(groups)
-    warned = remarks(groups)
-    boxes = [tag("div", tag("b", top), tag("span", below), class_="tile") for top, below in tiles]
-    return join(
-        tag("div", *boxes, class_="tiles"),
-        bars(groups),
-        tag("p", first),
-        tag("ul", *(tag("li", line) for line in said), class_="notes") if said else None,
-        tag("p", tag("b", "Before comparing: "), " ".join(warned), class_="soft") if warned else None,
-    )
+        tiles.append((f"{source.error.mean:.1f} %", "without adaptation"))
+    images = sum(record["n"] for record in best.runs[0].records)
+    tiles.append((f"{images:,}".replace(",", " "), f"images in {counted(len(best.domains), 'domain')}"))
+    return [*tiles, (str(count), f"run{'s' * (count > 1)} of {counted(len(groups), 'method')}")]
 
 
-def _stream(groups: Sequence[Group], drawn: Sequence[Look]) -> Html:
-    chart = scroll(stream_chart(groups, drawn), "Chart: error along the stream", wide=True)
+def _stream_chart(groups: Sequence[Group]) -> Markup:
+    numbers = _from_to(groups, None, ".1f", " per cent")
+    margins = (50, 60, 92, 42) if len(groups[0].domains) <= 40 else (50, 12, 10, 42)
+    chart = Svg("stream-chart", "Error along the stream", f"Error of each batch: {numbers}.", 960, 360, margins)
+    error_along_stream(groups, chart)
+    return chart.markup
+
+
+def _stream_rows(groups: Sequence[Group]) -> list[tuple[str, ...]]:
     rows = []
     for group in groups:
-        line = along_stream(group).mean
+        line = along_stream(group.runs).mean
         quarter = max(1, len(line) // 4)
-        told = line[:quarter].mean(), line[-quarter:].mean(), line.min(), line.max()
-        rows.append((group.label, *(f"{value:.1f}" for value in told)))
-    header = ("Method", "First quarter", "Last quarter", "Lowest", "Highest")
-    return join(legend(groups, drawn), chart, data_table("Numbers: error in per cent along the stream", header, rows))
+        values = line[:quarter].mean(), line[-quarter:].mean(), line.min(), line.max()
+        rows.append((group.label, *(f"{value:.1f}" for value in values)))
+    return rows
 
 
-def _adaptation(groups: Sequence[Group], drawn: Sequence[Look]) -> Html:
-    keys = noted(groups)
-    keys.sort(key=lambda key: (key == "loss", list(NOTES).index(key) if key in NOTES else len(NOTES)))
-    if not keys:
-        return tag("p", "These methods note nothing but their passes.", class_="soft")
-    figures, rows = [], []
-    for place, key in enumerate(keys):
-        meaning = f": {NOTES[key]}" if key in NOTES else ""
-        caption = tag("figcaption", tag("b", key), meaning)
-        if any(varies(group, key) for group in groups):  # a setting that stayed as it was is in the table alone
-            figures.append(tag("figure", caption, note_chart(groups, drawn, key, place)))
+def _note_charts(groups: Sequence[Group], notes: Sequence[str]) -> list[tuple[str, str, Markup]]:
+    """Name, meaning and chart of each value that changes; a constant is only in the table."""
+    charts = []
+    for place, key in enumerate(notes):
+        if any(varies(group.runs, key) for group in groups):
+            chart = Svg(
+                f"note-{place}", f"{key} along the stream", f"{_from_to(groups, key, '.3g')}.", 460, 230, (54, 8, 8, 42)
+            )
+            notes_along_stream(groups, {key: ""}, chart)
+            charts.append((key, NOTES.get(key, ""), chart.markup))
+    return charts
+
+
+def _note_rows(groups: Sequence[Group], notes: Sequence[str]) -> list[tuple[str, ...]]:
+    rows = []
+    for key in notes:
         for group in groups:
-            line = along_stream(group, key).mean
-            if np.isfinite(line).any():
-                kept = line[np.isfinite(line)]
-                rows.append((key, group.label, *(f"{v:.4g}" for v in (kept[0], kept.mean(), kept[-1]))))
-    header = ("Note", "Method", "First", "Mean", "Last")
-    return join(
-        legend(groups, drawn), tag("div", *figures, class_="grid2"), data_table("Numbers: the notes", header, rows)
+            line = along_stream(group.runs, key).mean
+            known = line[np.isfinite(line)]
+            if len(known):
+                rows.append((key, group.label, *(f"{v:.4g}" for v in (known[0], known.mean(), known[-1]))))
+    return rows
+
+
+def _reliability_chart(groups: Sequence[Group], place: int) -> tuple[str, str, Markup]:
+    group = groups[place]
+    bins = "; ".join(f"{c:.0%} confident, {a:.0%} right, {n} predictions" for c, a, n in reliability_bins(group.runs))
+    margins = (44, 14, 14, 42)
+    chart = Svg(f"reliability-{place}", f"Reliability of {group.label}", f"{bins}.", 220, 214, margins)
+    reliability(groups, chart, only=place)
+    return group.label, group.score("ece").text(".3f"), chart.markup
+
+
+def _risk_chart(groups: Sequence[Group]) -> Markup:
+    curves = [(group.label, risk_coverage(group.runs)[1]) for group in groups]
+    numbers = "; ".join(
+        f"{label} {100 * risk[len(risk) // 2]:.1f} per cent at half coverage, {100 * risk[-1]:.1f} at full"
+        for label, risk in curves
     )
+    chart = Svg("risk-chart", "Risk and coverage", f"{numbers}.", 960, 380)
+    risk_against_coverage(groups, chart)
+    return chart.markup
 
 
-def _reliability(groups: Sequence[Group], drawn: Sequence[Look]) -> Html:
-    figures, rows = [], []
-    for place, (group, look) in enumerate(zip(groups, drawn, strict=True)):
-        caption = tag("figcaption", tag("b", group.label), tag("br"), f"ECE {group.score('ece').text('.3f')}")
-        figures.append(tag("figure", caption, reliability_chart(group, look, place)))
-        rows += [(group.label, f"{c:.3f}", f"{a:.3f}", str(n)) for c, a, n in reliability_bins(group.runs)]
-    header = ("Method", "Confidence", "Accuracy", "Predictions")
-    return join(tag("div", *figures, class_="grid4"), data_table("Numbers: every bin", header, rows))
-
-
-def _risk(groups: Sequence[Group], drawn: Sequence[Look]) -> Html:
-    shares = (10, 25, 50, 75, 90, 100)
+def _risk_rows(groups: Sequence[Group]) -> list[tuple[str, ...]]:
     rows = []
     for group in groups:
         coverage, risk = risk_coverage(group.runs)
-        at = [f"{100 * float(np.interp(share / 100, coverage, risk)):.2f}" for share in shares]
-        rows.append((group.label, *at, f"{group.score('aurc').mean:.4f}"))
-    header = ("Method", *(f"{share} % kept" for share in shares), "AURC")
-    chart = scroll(risk_chart(groups, drawn), "Chart: risk and coverage", wide=True)
-    return join(legend(groups, drawn), chart, data_table("Numbers: error in per cent by coverage", header, rows))
+        errors = [f"{100 * float(np.interp(share / 100, coverage, risk)):.2f}" for share in SHARES]
+        rows.append((group.label, *errors, f"{group.score('aurc').mean:.4f}"))
+    return rows
 
 
-def _cost(groups: Sequence[Group], drawn: Sequence[Look]) -> Html:
-    seconds = [group.score("seconds") for group in groups]
-    passes = [group.passes() for group in groups]
-    charts = (
-        cost_chart(groups, drawn, seconds, "seconds for the stream", "cost-seconds"),
-        cost_chart(groups, drawn, passes, "forward and backward passes a batch", "cost-passes"),
+def _cost_chart(groups: Sequence[Group], by: Any) -> Markup:
+    numbers = "; ".join(
+        f"{group.label} {(group.passes() if by == 'passes' else group.score('seconds')).mean:.3g} {by}, error "
+        f"{group.error.mean:.1f} per cent"
+        for group in groups
     )
-    rows = [
-        (group.label, group.score("error").text(".1f"), time.text(".2f"), each.text(".3g"))
-        for group, time, each in zip(groups, seconds, passes, strict=True)
-    ]
-    header = ("Method", "Error %", "Seconds", "Passes a batch")
-    return join(
-        tag("div", *(tag("figure", chart) for chart in charts), class_="grid2"),
-        data_table("Numbers: cost and error", header, rows),
+    chart = Svg(f"cost-{by}", f"Error against {by}", f"{numbers}.", 520, 340 if len(groups) <= 8 else 460)
+    cost_against_error(groups, chart, by=by)
+    return chart.markup
+
+
+def _swatches(name: str, labels: Sequence[str]) -> list[Markup]:
+    """A short piece of each method's line, for a legend; ``name`` makes its ids unique."""
+    swatches = []
+    for place in range(len(labels)):
+        piece = Svg(f"{name}-{place}", "", "", 30, 12, (0, 0, 0, 0))
+        with canvas(piece, 0, 0, labels) as figure:
+            axes = figure.axes[0]
+            axes.set_axis_off()
+            axes.set_xlim(0, 2)
+            figure.line(axes, place, [0, 1, 2], [0, 0, 0], markevery=[1], clip_on=False)
+        swatches.append(piece.markup)
+    return swatches
+
+
+def _from_to(groups: Sequence[Group], key: str | None, form: str, unit: str = "") -> str:
+    curves = [(group.label, along_stream(group.runs, key)) for group in groups]
+    return "; ".join(
+        f"{label} from {np.nanmin(curve.mean):{form}} to {np.nanmax(curve.mean):{form}}{unit}"
+        for label, curve in curves
+        if curve.known
     )
 
 
-def _images(pictures: Samples) -> Html:
-    strips = [
-        tag("figure", tag("img", src=address, alt=f"A few images, {name}"), tag("figcaption", name))
-        for name, address in pictures.strips
-    ]
-    about = tag("p", pictures.about, class_="soft")
-    return join(about, tag("div", *strips, class_="strips small" if pictures.small else "strips") if strips else None)
+def _importance(key: str) -> int:
+    order = list(NOTES)
+    return order.index(key) if key in NOTES and key != "loss" else len(order) + (key == "loss")
 
 
-def _manifests(runs: Mapping[str, Run]) -> Html:
-    folded = []
-    for name, run in runs.items():
-        more = f" {run.method}, seed {run.manifest.get('seed')}"
-        text = json.dumps(run.manifest, indent=2, ensure_ascii=False)
-        pre = tag("pre", text, tabindex="0", role="region", aria_label=f"Manifest of {name}")
-        folded.append(tag("details", tag("summary", name, tag("span", more)), pre))
-    return join(*folded)
+def _shown(value: float, form: str) -> str:
+    if math.isnan(value):
+        return "–"
+    return "∞" if math.isinf(value) else f"{value:{form}}"

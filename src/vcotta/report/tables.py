@@ -9,39 +9,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vcotta.report.domains import domain_labels
-from vcotta.report.groups import WHOLE_RUN, Score, group_runs
-from vcotta.runs import Run
+from vcotta.report.groups import WHOLE_RUN, group_runs
+from vcotta.report.stats import Score, domain_labels
+from vcotta.runs.run import Run
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = ["ALL_COLUMNS", "Grid", "by_corruption", "comparison", "csv_text", "escaped", "rows"]
 
-COLUMNS = {  # key of a row: heading, format
+ALL_COLUMNS = {  # heading and format of each score
     "error": ("Error %", ".1f"),
     "nll": ("NLL", ".3f"),
     "brier": ("Brier", ".3f"),
     "ece": ("ECE", ".3f"),
-    "seconds": ("Seconds", ".1f"),
-}
-ALL_COLUMNS = {
-    **{key: COLUMNS[key] for key in ("error", "nll", "brier", "ece")},
     "aurc": ("AURC", ".3f"),
-    "seconds": COLUMNS["seconds"],
+    "seconds": ("Seconds", ".1f"),
     "forwards": ("Forwards", ".0f"),
     "backwards": ("Backwards", ".0f"),
 }
+COLUMNS = {key: ALL_COLUMNS[key] for key in ("error", "nll", "brier", "ece", "seconds")}
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A table as text, ready to be drawn.
+    """A table of text.
 
     Attributes:
-        header: One heading a column; the first column holds names, the others numbers.
+        header: A heading for each column; the first column has names, the others numbers.
         cells: Rows of text.
-        best: Places (row, column) of the cells to set in bold.
+        best: Positions (row, column) of the cells in bold.
         title: What the table shows.
     """
 
@@ -83,35 +80,23 @@ class Grid:
 
 
 def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return one row a run: ``method``, ``error`` (per cent), ``nll``, ``brier``, ``ece`` and ``seconds``.
+    """Return a row for each run: ``method``, ``error`` (per cent), ``nll``, ``brier``, ``ece`` and ``seconds``.
 
     Scores are the unweighted means over domains; seconds are those of all calls of the adapter.
     """
     table = []
     for run in runs:
-        summary = run.summary()
-        mean = summary["mean"]
-        table.append(
-            {
-                "method": run.method,
-                "error": 100 * mean["error"],
-                "nll": mean["nll"],
-                "brier": mean["brier"],
-                "ece": mean["ece"],
-                "seconds": summary["seconds"],
-            }
-        )
+        summary: Mapping[str, Any] = run.summary()
+        scores = {key: summary["mean"][key] for key in ("nll", "brier", "ece")}
+        error = 100 * summary["mean"]["error"]
+        table.append({"method": run.method, "error": error, **scores, "seconds": summary["seconds"]})
     return table
 
 
 def comparison(runs: Sequence[Run], columns: Mapping[str, tuple[str, str]] = COLUMNS) -> Grid:
-    """Return the means over domains, one line a method and setting, the best score of each column marked.
+    """Return the means over domains, a line for each method and setting; the best of each column but cost is marked.
 
-    Several seeds are told as mean and range. Being quick is no score, so cost is not marked.
-
-    Args:
-        runs: Runs of one stream.
-        columns: Heading and format of each score to show, such as `COLUMNS` or `ALL_COLUMNS`.
+    Several seeds are shown as their mean and its 95 % interval (`half_width`).
     """
     groups = group_runs(runs)
     header = ("Method", *(heading for heading, _ in columns.values()))
@@ -130,31 +115,22 @@ def comparison(runs: Sequence[Run], columns: Mapping[str, tuple[str, str]] = COL
 
 
 def by_corruption(runs: Sequence[Run]) -> Grid:
-    """Return the error in per cent, one line a domain and a last one for their mean, one column a method and setting.
-
-    The best of each line is marked. Lines are domains rather than methods so that fifteen of them fit a terminal.
-    """
+    """Return the error in per cent, a line for each domain, a column for each method; the best of a line is marked."""
     groups = group_runs(runs)
     names = (*groups[0].domains, "mean")
-    values = [[group.domain_score(place) for group in groups] for place in range(len(names) - 1)] + [
-        [group.score("error") for group in groups]
-    ]
+    values = list(zip(*([*group.domain_errors(), group.error] for group in groups), strict=True))
     cells = tuple((name, *(value.text(".1f") for value in line)) for name, line in zip(names, values, strict=True))
     best = {(r, c + 1) for r, line in enumerate(values) for c in _lowest(line, ".1f")}
     return Grid(("Corruption", *(group.label for group in groups)), cells, frozenset(best), "Error in per cent")
 
 
 def csv_text(runs: Mapping[str, Run]) -> str:
-    """Return one line a run, unrounded: what it is, its scores (fractions and nats), its cost, its errors by domain.
-
-    Args:
-        runs: Runs of one stream, by the name of their folder.
-    """
+    """Return a line for each run of one stream: unrounded scores (fractions and nats), cost, and errors by domain."""
     labels = {id(run): group.label for group in group_runs(list(runs.values())) for run in group.runs}
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     for place, (folder, run) in enumerate(runs.items()):
-        summary = run.summary()
+        summary: Mapping[str, Any] = run.summary()
         line = {
             "run": folder,
             "method": run.method,
@@ -170,24 +146,21 @@ def csv_text(runs: Mapping[str, Run]) -> str:
     return file.getvalue()
 
 
-def _numbered(summary: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Pair each domain with its label; one that is visited again gets a number, so that no column is lost."""
-    labels = domain_labels(summary)
+def _numbered(summary: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Each domain with its label, numbered if it is visited again, so that columns are distinct."""
+    labels = domain_labels(summary["domains"])
     again = [f" ({labels[:place].count(label) + 1})" * (label in labels[:place]) for place, label in enumerate(labels)]
     return [(label + more, part) for label, more, part in zip(labels, again, summary["domains"], strict=True)]
 
 
 def _lowest(scores: Sequence[Score], form: str) -> list[int]:
-    """Return the places of the smallest mean and of those that look the same once rounded; none if all do."""
+    """The positions of the smallest mean and those equal to it once rounded; none if all are equal."""
     shown = [f"{score.mean:{form}}" for score in scores]
     if len(set(shown)) < 2:
         return []
-    least = shown[min(range(len(scores)), key=lambda place: _last_if_nan(scores[place].mean))]
+    means = [math.inf if math.isnan(score.mean) else score.mean for score in scores]
+    least = shown[means.index(min(means))]
     return [place for place, text in enumerate(shown) if text == least]
-
-
-def _last_if_nan(value: float) -> float:
-    return math.inf if math.isnan(value) else value
 
 
 def escaped(cell: str) -> str:

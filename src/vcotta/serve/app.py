@@ -1,4 +1,4 @@
-"""The HTTP side: routes, their documentation, and nothing that decides anything about a model."""
+"""The HTTP routes and their documentation."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vcotta._version import __version__
-from vcotta.serve.body import FORM, NPY, discard, read_images
-from vcotta.serve.gate import Gate
-from vcotta.serve.limits import RefusedError
-from vcotta.serve.metrics import CONTENT_TYPE, RequestMetrics, text_metrics
-from vcotta.serve.pages import docs_page, policy_of, status_page
-from vcotta.serve.schemas import Health, Predictions, Problem, ResetDone, State
+from vcotta.report.html import render
+from vcotta.serve.auth import Auth
+from vcotta.serve.metrics import Metrics
+from vcotta.serve.requests import FORM, NPY, RefusedError, discard, read_images
+from vcotta.serve.schemas import Health, PredictResponse, Problem, ResetResponse, State
 from vcotta.serve.service import Served, Service
 
 __all__ = ["create_app"]
@@ -32,15 +31,11 @@ _BODY = {
         FORM: {
             "schema": {
                 "type": "object",
+                "description": "PNG or JPEG files in the field `images`.",
                 "required": ["images"],
                 "additionalProperties": False,
                 "properties": {
-                    "images": {
-                        "type": "array",
-                        "minItems": 1,
-                        "items": {"type": "string", "format": "binary"},
-                        "description": "PNG or JPEG files.",
-                    }
+                    "images": {"type": "array", "minItems": 1, "items": {"type": "string", "format": "binary"}}
                 },
             }
         },
@@ -48,92 +43,92 @@ _BODY = {
             "schema": {
                 "type": "string",
                 "format": "binary",
-                "description": "What numpy.save writes of a float32 array (images, channels, size, size) in [0, 1].",
+                "description": "A float32 array (images, channels, size, size) in [0, 1] as numpy.save writes it.",
             }
         },
     },
 }
-_WHY = {
-    400: "The request was not whole.",
+_PROBLEMS = {
+    400: "The request is incomplete.",
     401: "The token is missing or wrong.",
-    403: "Without a token only this machine may change the state.",
+    403: "The server has no token, so only requests from its own machine may change the state.",
     408: "The request took too long to arrive.",
-    413: "More bytes, images or pixels than allowed.",
-    415: "Neither a form nor an array.",
-    422: "Something in the request makes no sense.",
-    429: "Too much is waiting; come back in a moment.",
-    500: "The adapter failed on these images; its state is as it was.",
-    503: "The server is stopping.",
+    413: "The request has too many bytes, images or pixels.",
+    415: "The body is neither a form nor an array.",
+    422: "The request is not valid.",
+    429: "Too many requests are waiting. Try again in a moment.",
+    500: "The adapter failed on these images. Its state is as it was before.",
+    503: "The server is stopping, or a failed step could not be undone.",
 }
-_PARAMETERS = {  # what each must be, for those who sent something else
+_PARAMETERS = {  # what each parameter must be, for error messages
     "adapt": "true or false",
     "coverage": "a number above 0 and at most 1",
     "probabilities": "true or false",
     "since": "a whole number, at least 0 and less than 2**53",
 }
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+]
 
-_bearer = Depends(HTTPBearer(auto_error=False, description="Needed for what changes the state."))
+_bearer = Depends(HTTPBearer(auto_error=False, description="The token, for requests that change the state."))
 
 
 def create_app(service: Service, token: str | None = None) -> FastAPI:
-    """Return the application for a running service.
-
-    Args:
-        service: The service; the caller starts and stops it.
-        token: What is needed for everything that changes the state; None trusts whoever reaches the server.
-    """
+    """Return the application for a service, which the caller starts and stops; see `Auth` for the token."""
     app = FastAPI(
         title="vcotta",
         version=__version__,
-        description="A classifier that adapts itself to what it sees.",
-        docs_url=None,  # FastAPI's pages load scripts from elsewhere
+        description="A classifier that adapts to the images it is sent.",
+        docs_url=None,  # FastAPI's own pages load scripts from other servers
         redoc_url=None,
     )
-    app.state.service, app.state.gate, app.state.token_needed = service, Gate(token), token is not None
-    app.state.metrics = RequestMetrics()
+    app.state.service, app.state.auth, app.state.token_needed = service, Auth(token), token is not None
     app.state.decoders = ThreadPoolExecutor(2, thread_name_prefix="vcotta-decode")
-    app.state.in_flight = 0
+    app.state.open_requests = 0
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _no_such_route)
     app.add_api_route("/", _status, include_in_schema=False, response_class=HTMLResponse)
     app.add_api_route("/docs", _docs, include_in_schema=False, response_class=HTMLResponse)
-    app.add_api_route("/healthz", _health, response_model=Health, responses=_problems(503), summary="Is it alive?")
+    app.add_api_route("/healthz", _health, response_model=Health, responses=_problems(503), summary="Health")
     app.add_api_route(
         "/metrics",
         _metrics,
         response_class=PlainTextResponse,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
-        summary="Numbers for Prometheus",
+        summary="Metrics for Prometheus",
     )
     app.add_api_route(
-        "/v1/state", _state, response_model=State, responses=_problems(422), summary="The model, and how it is"
+        "/v1/state", _state, response_model=State, responses=_problems(422), summary="The model and its state"
     )
     app.add_api_route(
         "/v1/predict",
         _predict,
         methods=["POST"],
-        response_model=Predictions,
-        responses=_problems(*_WHY),
-        openapi_extra={"requestBody": _BODY, "security": [{}]},  # {}: without adaptation no token is needed
+        response_model=PredictResponse,
+        responses=_problems(*_PROBLEMS),
+        openapi_extra={"requestBody": _BODY, "security": [{}]},  # {}: predictions without adaptation need no token
         dependencies=[_bearer],
-        summary="Predict images, and adapt to them",
+        summary="Predict images and adapt to them",
     )
     app.add_api_route(
         "/v1/reset",
         _reset,
         methods=["POST"],
-        response_model=ResetDone,
+        response_model=ResetResponse,
         responses=_problems(401, 403, 422, 429, 500, 503),
         dependencies=[_bearer],
         summary="Return to the start",
     )
-    app.add_middleware(_Observed, metrics=app.state.metrics, routes={route.path for route in app.routes})  # type: ignore[attr-defined]
+    app.add_middleware(_Observed, metrics=service.metrics, routes={route.path for route in app.routes})  # type: ignore[attr-defined]
     return app
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": Problem, "description": _WHY[status]} for status in statuses}
+    return {status: {"model": Problem, "description": _PROBLEMS[status]} for status in statuses}
 
 
 # Routes.
@@ -141,60 +136,61 @@ def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 async def _predict(
     request: Request,
-    adapt: Annotated[bool, Query(description="Whether to adapt to the images; without, no token is needed.")] = True,
+    adapt: Annotated[
+        bool, Query(description="Whether to adapt to the images. Without adaptation no token is needed.")
+    ] = True,
     coverage: Annotated[
         float | None,
-        Query(gt=0, le=1, description="Share of images to answer, the others abstain; only without adapting."),
+        Query(gt=0, le=1, description="Share of images to answer; the rest abstain. Only with adapt=false."),
     ] = None,
-    probabilities: Annotated[bool, Query(description="Whether to return those of all classes.")] = True,
+    probabilities: Annotated[bool, Query(description="Whether to return the probabilities of all classes.")] = True,
 ) -> JSONResponse:
-    """Predict images; the prediction is made before the model adapts to them."""
+    """Predict images, then adapt to them; the predictions are from before the adaptation."""
     state, service = request.app.state, request.app.state.service
     limits = service.limits
     try:
         _only(request, "adapt", "coverage", "probabilities")
         if adapt:
-            state.gate.check(request.headers)
+            state.auth.check(request.headers)
             if coverage is not None:
-                raise RefusedError(422, "Expected `coverage` only with adapt=false, but got it with adaptation.")
-        if state.in_flight >= limits.requests:
-            raise RefusedError(
-                429,
-                f"Expected at most {limits.requests} requests at once, but as many are being served. "
-                "Try again in a moment.",
-                Retry_After="1",
-            )
-        state.in_flight += 1
+                raise RefusedError(422, "Expected `coverage` only with adapt=false, but got it with adapt=true.")
+        if state.open_requests >= limits.requests:
+            detail = f"There are {limits.requests} open requests already, the most allowed. Try again in a moment."
+            raise RefusedError(429, detail, Retry_After="1")
+        state.open_requests += 1
+        service.metrics.open_requests.inc()
         try:
             images = await read_images(request, service.bundle.preprocess, limits, state.decoders)
             served = await asyncio.wrap_future(service.predict(images, adapt=adapt, coverage=coverage))
         finally:
-            state.in_flight -= 1
+            state.open_requests -= 1
+            service.metrics.open_requests.dec()
     except RefusedError:
         await discard(request, limits)
         raise
-    return JSONResponse(_told(served, service.bundle.class_names, adapt, probabilities))
+    return JSONResponse(_as_json(served, service.bundle.class_names, adapt, probabilities))
 
 
 async def _reset(request: Request) -> dict[str, int]:
-    """Return to the state of the bundle, behind the requests that are waiting already."""
+    """Return to the state of the bundle, after the requests that already wait."""
     _only(request)
-    request.app.state.gate.check(request.headers)
+    request.app.state.auth.check(request.headers)
     served = await asyncio.wrap_future(request.app.state.service.reset())
     return {"steps": served.step, "changes": served.changes}
 
 
 async def _state(
     request: Request,
-    since: Annotated[int, Query(ge=0, lt=2**53, description="Tell only the steps after this change.")] = 0,
+    since: Annotated[int, Query(ge=0, lt=2**53, description="Return only the batches after this state version.")] = 0,
 ) -> dict[str, Any]:
-    """Tell which model is served, what it has seen, and the latest steps."""
+    """Return which model is served, its counters and its latest batches."""
     _only(request, "since")
     service: Service = request.app.state.service
-    bundle, history = service.bundle, service.history
+    bundle, adapter, metrics = service.bundle, service.engine.adapter, service.metrics
     return {
         "version": __version__,
         "network": bundle.network.name,
+        "method": bundle.method,
         "settings": bundle.settings,
         "guard": bundle.guard,
         "bundle": bundle.sha256,
@@ -205,47 +201,49 @@ async def _state(
         "pool": service.pool,
         "limits": asdict(service.limits),
         "token_needed": request.app.state.token_needed,
-        "uptime": time.monotonic() - history.started,
-        "images": history.images,
-        "guarded": history.guarded,
-        "history": history.since(since),
-        **service.facts(),
+        "uptime": time.monotonic() - metrics.started,
+        "steps": adapter.steps,
+        "skipped": adapter.skipped,
+        "changes": service.engine.changes,
+        "waiting": service.waiting,
+        "images": metrics.total("images"),
+        "guarded": metrics.total("guard_events"),
+        "history": metrics.batches_since(since),
     }
 
 
 async def _health(request: Request) -> dict[str, str]:
-    """Answer 200 while requests are served."""
-    if not request.app.state.service.alive:
+    """Return 200 while requests are served."""
+    service: Service = request.app.state.service
+    if not service.alive:
         raise RefusedError(503, "The server is stopping.")
+    if service.engine.lost is not None:
+        raise RefusedError(503, service.engine.lost)
     return {"status": "ok"}
 
 
-async def _metrics(request: Request) -> PlainTextResponse:
-    """Tell what is measured, in the text format of Prometheus."""
-    state = request.app.state
-    text = text_metrics(state.service, state.metrics, state.in_flight)
-    return PlainTextResponse(text, media_type=CONTENT_TYPE)
+async def _metrics(request: Request) -> Response:
+    """Return the metrics in the Prometheus text format, or in OpenMetrics where the Accept header asks for it."""
+    content, content_type = request.app.state.service.metrics.text(request.headers.get("accept", ""))
+    return Response(content, headers={"Content-Type": content_type})
 
 
 async def _status() -> HTMLResponse:
-    page = status_page()
-    return HTMLResponse(page, headers={"Content-Security-Policy": policy_of(page)})
+    return HTMLResponse(render("status.html.j2", package="vcotta.serve", script="status.js", connect=True))
 
 
 async def _docs(request: Request) -> HTMLResponse:
-    page = docs_page(request.app.openapi())
-    return HTMLResponse(page, headers={"Content-Security-Policy": policy_of(page)})
+    return HTMLResponse(render("docs.html.j2", package="vcotta.serve", document=request.app.openapi()))
 
 
 def _only(request: Request, *known: str) -> None:
-    """Refuse a misspelt parameter: with `adpat=false` somebody wished not to adapt."""
+    """Refuse unknown parameters: a misspelt `adpat=false` must not adapt."""
     if odd := [name for name in request.query_params if name not in known]:
         expected = ", ".join(known) or "no parameters"
         raise RefusedError(422, f"Expected {expected} in the address, but got {odd[0][:80]!r}.")
 
 
-def _told(served: Served, names: tuple[str, ...], adapted: bool, everything: bool) -> dict[str, Any]:
-    """An answer as JSON, with six decimals."""
+def _as_json(served: Served, names: tuple[str, ...], adapted: bool, probabilities: bool) -> dict[str, Any]:
     answer = served.answer
     most, labels = answer.probabilities.max(1)
     columns: dict[str, list[Any]] = {
@@ -254,7 +252,7 @@ def _told(served: Served, names: tuple[str, ...], adapted: bool, everything: boo
         "probability": most.round(decimals=6).tolist(),
         "entropy": answer.entropy.round(decimals=6).tolist(),
     }
-    if everything:
+    if probabilities:
         columns["probabilities"] = answer.probabilities.round(decimals=6).tolist()
     for name, values in answer.more.items():
         columns[name] = (values.double().round(decimals=6) if values.is_floating_point() else values).tolist()
@@ -271,7 +269,7 @@ def _told(served: Served, names: tuple[str, ...], adapted: bool, everything: boo
     }
 
 
-# What goes wrong, always as {"detail": text}.
+# Errors, always as {"detail": text}.
 
 
 async def _refused(_: Request, error: Exception) -> JSONResponse:
@@ -282,10 +280,9 @@ async def _refused(_: Request, error: Exception) -> JSONResponse:
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    name = str(first["loc"][-1])
+    name, given = str(first["loc"][-1]), str(first["input"])[:80]
     await discard(request, request.app.state.service.limits)
-    came = str(first["input"])[:80]
-    return JSONResponse({"detail": f"Expected `{name}` to be {_PARAMETERS[name]}, but got {came!r}."}, 422)
+    return JSONResponse({"detail": f"Expected `{name}` to be {_PARAMETERS[name]}, but got {given!r}."}, 422)
 
 
 async def _no_such_route(request: Request, error: Exception) -> JSONResponse:
@@ -301,9 +298,9 @@ async def _no_such_route(request: Request, error: Exception) -> JSONResponse:
 
 
 class _Observed:
-    """Counts every request, and adds the headers that every answer has."""
+    """Counts every request and adds the common headers to every answer."""
 
-    def __init__(self, app: ASGIApp, metrics: RequestMetrics, routes: set[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: set[str]) -> None:
         self.app, self.metrics, self.routes = app, metrics, routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -323,11 +320,4 @@ class _Observed:
             await self.app(scope, receive, observed)
         finally:
             path = scope["path"] if scope["path"] in self.routes else "other"
-            self.metrics.add(path, status, time.monotonic() - started)
-
-
-_HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-    (b"referrer-policy", b"no-referrer"),
-]
+            self.metrics.add_request(path, status, time.monotonic() - started)

@@ -1,39 +1,83 @@
-"""A bundle: all that a server needs of a model, in one file without code.
+"""A bundle: all that a server needs of a model, in one safetensors file with a JSON header and a SHA-256.
 
-The file is a safetensors file with a JSON header and a SHA-256 of its content: the weights of the start network, which
-network they are of, how images are brought to its size, what its outputs mean, the method with every setting, and what
-the method learned from source data. Reading one never imports or runs what it names.
+Reading a bundle imports and runs nothing that it names.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import torch
 from torch import Tensor, nn
 
-from vcotta._messages import unknown_name
+from vcotta._util.errors import unknown_name
+from vcotta._util.files import sha256
+from vcotta._util.tensorfile import read_state, write_state
+from vcotta._util.validation import Settings, between
+from vcotta.bayes import is_variational, to_variational
 from vcotta.data.image_files import PREPROCESSES
-from vcotta.files import sha256
-from vcotta.guard import Guard
 from vcotta.methods import Adapter, choose_guard, configure
-from vcotta.models import NormalisedNetwork
-from vcotta.serve.factory import NetworkFacts, rebuild
-from vcotta.state_files import read_state, write_state
+from vcotta.methods.guard import Guard
+from vcotta.models import NormalisedNetwork, build_network
+from vcotta.models.files import check_shapes
 
-__all__ = ["Bundle", "Preprocess", "load_bundle", "make_bundle", "save_bundle"]
+__all__ = ["Bundle", "NetworkCard", "Preprocess", "load_bundle", "make_bundle", "save_bundle"]
 
 _KIND = "vcotta-bundle-1"
-_LARGEST_SIDE = 4096
 _LONGEST_NAME = 200
+_OURS = re.compile(r"wrn-\d{1,3}-\d{1,2}|resnext-\d{1,3}-\d{1,2}x\d{1,3}d|resnet-(18|20|32|44|50|56)")
+_INSTALLED = re.compile(r"(torchvision|timm):[A-Za-z0-9_.]{1,100}")
+_OPTIONS = {"channels": 16, "base": 1024, "stem_stride": 8}  # options of our own networks and their largest values
 
 
 @dataclass(frozen=True)
-class Preprocess:
-    """How an image becomes what the network takes, besides the division by 255.
+class NetworkCard(Settings):
+    """Which network a bundle holds.
+
+    Attributes:
+        name: As for `build_network`: ``wrn-28-10``, ``torchvision:resnet50``, ``package.module:factory``.
+        classes: Number of outputs.
+        options: Further whole numbers for one of our own networks: ``channels``, ``base``, ``stem_stride``.
+        mean: Mean of each channel, None if the network does not normalise its input.
+        std: Standard deviation of each channel, None likewise.
+    """
+
+    name: str
+    classes: Annotated[int, between(1, 100_000)]
+    options: Mapping[str, int] = field(default_factory=dict)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.name) > _LONGEST_NAME:
+            raise ValueError(f"Expected the name of a network, but got {self.name[:80]!r}...")
+        for key, value in self.options.items():
+            if not self.is_ours or key not in _OPTIONS or type(value) is not int or not 1 <= value <= _OPTIONS[key]:
+                raise ValueError(f"Expected an option that {self.name} has, in its range, but got {key}={value!r}.")
+        for values in (self.mean, self.std):
+            if values is not None and not all(isinstance(v, float) and abs(v) < 1e6 for v in values):
+                raise ValueError(f"Expected `mean` and `std` to be numbers, one for each channel, but got {values!r}.")
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the package itself has this network."""
+        return _OURS.fullmatch(self.name) is not None
+
+    @property
+    def runs_foreign_code(self) -> bool:
+        """Whether building it imports code outside vcotta, torchvision and timm."""
+        return not (self.is_ours or _INSTALLED.fullmatch(self.name))
+
+
+@dataclass(frozen=True)
+class Preprocess(Settings):
+    """How images are resized for the network, before they are divided by 255.
 
     Attributes:
         size: Side of the images, in pixels.
@@ -41,15 +85,12 @@ class Preprocess:
         how: One of `vcotta.data.image_files.PREPROCESSES`.
     """
 
-    size: int
-    channels: int = 3
+    size: Annotated[int, between(1, 4096)]
+    channels: Literal[1, 3] = 3
     how: str = "resize"
 
     def __post_init__(self) -> None:
-        if type(self.size) is not int or not 1 <= self.size <= _LARGEST_SIDE:
-            raise ValueError(f"Expected `size` to be 1 to {_LARGEST_SIDE}, but got {self.size!r}.")
-        if type(self.channels) is not int or self.channels not in (1, 3):
-            raise ValueError(f"Expected `channels` to be 1 or 3, but got {self.channels!r}.")
+        super().__post_init__()
         if self.how not in PREPROCESSES:
             raise unknown_name("how", self.how, PREPROCESSES)
         if self.how == "res256crop224" and self.size != 224:
@@ -62,24 +103,24 @@ class Preprocess:
 
 
 @dataclass(frozen=True)
-class Bundle:
+class Bundle(Settings):
     """A model to serve.
 
     Attributes:
         network: Which network.
         weights: Its tensors by name.
-        preprocess: How images are brought to its size.
-        class_names: What each output stands for.
+        preprocess: How images are resized for it.
+        class_names: Name of each output.
         method: Name of the method, one of `list_methods`.
         settings: Every field of the method's config.
         prepared: What the method learned from source data, tensors by name.
-        guard: Every field of its `vcotta.Guard`, None for no protection.
-        batch_size: Images in a batch the settings were made for.
+        guard: Every field of its `Guard`, None for no guard.
+        batch_size: Images in a batch that the settings were chosen for.
         seed: Seed of the adapter.
-        sha256: Hash of the file it was read from, empty if it was not.
+        sha256: Hash of the file it was read from, if any.
     """
 
-    network: NetworkFacts
+    network: NetworkCard
     weights: dict[str, Tensor] = field(repr=False)
     preprocess: Preprocess
     class_names: tuple[str, ...]
@@ -87,29 +128,53 @@ class Bundle:
     settings: dict[str, Any]
     prepared: dict[str, Tensor] = field(default_factory=dict, repr=False)
     guard: dict[str, Any] | None = field(default_factory=lambda: asdict(Guard()))
-    batch_size: int = 64
-    seed: int = 0
+    batch_size: Annotated[int, between(1, 4096)] = 64
+    seed: Annotated[int, between(0, 2**62)] = 0
     sha256: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         names = self.class_names
         if len(names) != self.network.classes or not all(isinstance(n, str) and len(n) <= _LONGEST_NAME for n in names):
-            raise ValueError(f"Expected {self.network.classes} class names, one an output, but got {len(names)}.")
-        for key, most in {"batch_size": 4096, "seed": 2**62}.items():
-            if type(value := getattr(self, key)) is not int or not 0 <= value <= most:
-                raise ValueError(f"Expected `{key}` to be a whole number up to {most}, but got {value!r}.")
+            raise ValueError(f"Expected {self.network.classes} class names, one for each output, but got {len(names)}.")
         for tensors in (self.weights, self.prepared):
             if not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in tensors.items()):
-                raise ValueError("Expected weights to be tensors by name, but found other things among them.")
+                raise ValueError("Expected `weights` and `prepared` to be tensors by name, but got other values.")
         configure(self.method, **self.settings)  # raises if there is no such method or setting
         self.build_guard()
 
     def build_network(self, trusted: str | None = None) -> nn.Module:
-        """Make the network with its weights; see `vcotta.serve.factory.rebuild` for ``trusted``."""
-        return rebuild(self.network, self.weights, trusted)
+        """Build the network with its weights.
+
+        Args:
+            trusted: The one factory (``package.module:factory``) that may be imported and called, if any.
+
+        Raises:
+            ValueError: If the name is unknown or not trusted, or the weights do not fit the network.
+        """
+        card, weights = self.network, self.weights
+        if card.runs_foreign_code and card.name != trusted:
+            raise ValueError(
+                f"Expected a network of vcotta, torchvision or timm, but the bundle names {card.name!r}, whose code "
+                f"would run. If you trust that code, add --trust {card.name}"
+            )
+        with torch.device("meta"):  # allocates no memory for a network that is larger than its weights
+            check_shapes(_build(card), weights, card.name)
+        model = _build(card)
+        if card.mean is not None or card.std is not None:
+            if not isinstance(model, NormalisedNetwork):
+                raise ValueError(f"Expected no `mean` and `std` for {card.name}, which does not normalise its input.")
+            model.set_normalisation(card.mean, card.std)
+        if any(name.endswith("_rho") for name in weights) and not is_variational(model):
+            model = to_variational(model, unsupported="keep")
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise ValueError(f"Expected the weights of {card.name}, but they do not fit: {error}") from error
+        return model.requires_grad_(False).eval()
 
     def build_guard(self) -> Guard | None:
-        """Make the adapter's protections, None for none."""
+        """Build the guard, if there is one."""
         return None if self.guard is None else Guard(**self.guard)
 
 
@@ -123,17 +188,17 @@ def make_bundle(
     guard: Guard | bool | None = None,
     **options: int,
 ) -> Bundle:
-    """Make a bundle from an adapter; what it has learned at test time stays behind, what of source data comes along.
+    """Make a bundle from an adapter's start network and what it learned from source data; test data leave no trace.
 
     Args:
-        adapter: The adapter, prepared where its method needs that.
+        adapter: The adapter; prepared, if its method needs source data.
         network: Name of its network, as for `build_network`.
-        class_names: What each output stands for.
-        preprocess: How images are brought to the network's size.
-        batch_size: Images in a batch the settings were made for; the server pools small requests up to it.
-        guard: Its protections when served; True for the usual ones, False for none, None for those of the adapter, or
-            the usual ones if it has none.
-        options: Whole numbers `build_network` needs beside the name, such as ``stem_stride``.
+        class_names: Name of each output.
+        preprocess: How images are resized for the network.
+        batch_size: Images in a batch that the settings were chosen for; the server pools small requests up to it.
+        guard: True for the default guard, False for none, None for the adapter's own or else the default: a server
+            often runs unwatched.
+        options: Further options of `build_network`, such as ``stem_stride``.
 
     Example:
         >>> from vcotta import build_adapter
@@ -145,10 +210,12 @@ def make_bundle(
     start = adapter.start
     mean, std = (start.mean, start.std) if isinstance(start, NormalisedNetwork) else (None, None)
     if adapter.needs_source and not adapter.prepared:
-        raise ValueError(f"Expected {adapter.name} to be prepared on source data first, but it was not.")
+        raise ValueError(
+            f"Expected {adapter.name} to be prepared on source data, but it was not. Call prepare(loader)."
+        )
     chosen = choose_guard(adapter.name, adapter.guard or True if guard is None else guard, {})
     bundle = Bundle(
-        network=NetworkFacts(network, len(class_names), options, mean, std),
+        network=NetworkCard(network, len(class_names), options, mean, std),
         weights={name: tensor.detach().cpu().clone() for name, tensor in start.state_dict().items()},
         preprocess=preprocess,
         class_names=tuple(class_names),
@@ -159,41 +226,31 @@ def make_bundle(
         batch_size=batch_size,
         seed=adapter.seed,
     )
-    bundle.build_network(trusted=network)  # what cannot be read back is told now
+    bundle.build_network(trusted=network)  # so that a file that could not be loaded is never written
     return bundle
 
 
 def save_bundle(bundle: Bundle, path: str | os.PathLike[str]) -> None:
     """Write a bundle to one file, atomically."""
-    content = {
-        "network": asdict(bundle.network),
-        "weights": bundle.weights,
-        "preprocess": asdict(bundle.preprocess),
-        "class_names": list(bundle.class_names),
-        "method": bundle.method,
-        "settings": bundle.settings,
-        "prepared": bundle.prepared,
-        "guard": bundle.guard,
-        "batch_size": bundle.batch_size,
-        "seed": bundle.seed,
-    }
-    write_state(path, _KIND, content)
+    content = vars(bundle) | {"network": asdict(bundle.network), "preprocess": asdict(bundle.preprocess)}
+    del content["sha256"]
+    write_state(path, _KIND, content | {"class_names": list(bundle.class_names)})
 
 
 def load_bundle(path: str | os.PathLike[str]) -> Bundle:
-    """Read a bundle; nothing in it is imported or run.
+    """Read a bundle without importing or running anything that it names.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is damaged, foreign, or says what makes no sense.
+        ValueError: If it is damaged, of another kind, or has values out of range.
     """
     content = read_state(Path(path), _KIND)
     try:
-        facts = dict(content.pop("network"))
+        card = dict(content.pop("network"))
         for key in ("mean", "std"):
-            facts[key] = None if facts[key] is None else tuple(facts[key])
+            card[key] = None if card[key] is None else tuple(card[key])
         return Bundle(
-            network=NetworkFacts(**facts),
+            network=NetworkCard(**card),
             preprocess=Preprocess(**content.pop("preprocess")),
             class_names=tuple(content.pop("class_names")),
             settings=dict(content.pop("settings")),
@@ -201,4 +258,12 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
             **content,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"Expected a bundle in {path}, but it makes no sense: {error}") from error
+        raise ValueError(f"Expected a bundle in {path}, but its content is not valid: {error}") from error
+
+
+def _build(card: NetworkCard) -> nn.Module:
+    options: dict[str, Any] = dict(card.options)
+    try:
+        return build_network(card.name, card.classes, **options)
+    except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
+        raise ValueError(f"The network {card.name!r} cannot be built: {error}") from error

@@ -1,31 +1,56 @@
-"""The adapter as the server sees it; nothing else here reaches into it."""
+"""The adapter behind the server: a step succeeds as a whole, or it is undone.
+
+To undo a step the engine keeps no copy of the state. It goes back to a restore point, which is the adapter's start or
+its latest checkpoint, and repeats the batches since then from a journal of their images. The state is then what it
+was: bit for bit on a CPU, on a GPU as far as its kernels repeat their results. When the journal is full, a new
+checkpoint becomes the restore point.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from vcotta._util.files import read_json, write_json
+from vcotta._util.tensorfile import read_state
 from vcotta.methods import Adapter, build_adapter
-from vcotta.runtime import Runtime
+from vcotta.nn.runtime import Runtime
+from vcotta.runs.checkpoints import CHECKPOINTS, KIND, restore, save_checkpoint
 from vcotta.serve.bundle import Bundle
 
-__all__ = ["Answer", "Engine"]
+__all__ = ["Answer", "Engine", "StateLostError", "StateStore"]
+
+_log = logging.getLogger("vcotta.serve")
+_LOST = (
+    "A step failed and could not be undone (see the server's log), so the model's state is unknown. "
+    "Reset the model with POST /v1/reset, or restart the server to continue from its latest checkpoint."
+)
+
+
+class StateLostError(RuntimeError):
+    """A failed step could not be undone; nothing is served until a reset or a restart."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the adapter says of a batch, one row an image, on the CPU.
+    """The predictions of a batch, one row an image, on the CPU.
 
     Attributes:
         probabilities: (images, classes).
-        entropy: Entropy of the prediction, in nats, (images,).
-        more: Further numbers an image, by name: ``predictive_entropy``, ``expected_entropy``,
+        entropy: Entropy of the prediction in nats, (images,).
+        more: Further values for each image by name: ``predictive_entropy``, ``expected_entropy``,
             ``mutual_information``, ``alpha``, ``abstain``.
-        notes: What the step saw, plain values that JSON can hold.
+        notes: `Adapter.last` of the step, as plain JSON values.
     """
 
     probabilities: Tensor
@@ -40,94 +65,279 @@ class Answer:
         return Answer(self.probabilities[rows], self.entropy[rows], more, self.notes)
 
 
-class Engine:
-    """An adapter that either takes a whole step or is left as it was.
+class StateStore:
+    """A folder with ``manifest.json``, which names the bundle, and the newest two checkpoints of the adapter.
+
+    A damaged checkpoint is skipped with a warning. If one cannot be written, the server continues without it.
 
     Args:
-        bundle: What to serve.
+        folder: Folder of the checkpoints; None for a temporary one, so that the state is lost at the end.
+        bundle: The bundle that is served.
+        every: Seconds between two checkpoints.
+        on_failure: Called whenever a checkpoint cannot be written.
+    """
+
+    def __init__(
+        self, folder: Path | None, bundle: Bundle, every: float = 30.0, on_failure: Callable[[], None] = lambda: None
+    ) -> None:
+        self.folder, self.every, self.on_failure = folder, every, on_failure
+        self.manifest: dict[str, Any] = {"bundle": bundle.sha256, "method": bundle.method}
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._restore_point: Path | None = None  # None for the adapter's start
+        self._saved, self._tried = 0, time.monotonic()
+
+    def resume(self, adapter: Adapter) -> int:
+        """Load the newest good checkpoint, if there is one; return its state version.
+
+        Raises:
+            ValueError: If the folder belongs to another bundle, or none of its checkpoints can be used.
+            OSError: If a checkpoint cannot be read.
+        """
+        if self.folder is None:
+            return 0
+        path = self.folder / "manifest.json"
+        if path.exists():
+            self._check_manifest(path)
+        else:
+            write_json(path, self.manifest)
+        place = restore(self.folder, self.manifest, adapter)
+        if place is None:
+            if any((self.folder / CHECKPOINTS).glob("*.safetensors")):
+                raise ValueError(
+                    f"Expected a usable checkpoint in {self.folder / CHECKPOINTS}, but there is none (see the warnings "
+                    "above). Choose another --state folder, or remove this one."
+                )
+            return 0
+        self._saved = place.batches
+        self._restore_point = _checkpoint(self.folder, place.batches)
+        return self._saved
+
+    def due(self, changes: int) -> float | None:
+        """Return the seconds until the next checkpoint, 0 or less if it is due; None if there is nothing to save."""
+        return None if self.has(changes) else self._tried + self.every - time.monotonic()
+
+    def has(self, changes: int) -> bool:
+        """Return whether this state version is on disk, or need not be."""
+        return self.folder is None or changes == self._saved
+
+    def save(self, adapter: Adapter, changes: int) -> bool:
+        """Write a checkpoint and make it the restore point; log a failure, and return whether it succeeded."""
+        self._tried = time.monotonic()
+        try:
+            folder = self.folder
+            if folder is None:
+                self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="vcotta-serve-")
+                folder = Path(self._temporary.name)
+            save_checkpoint(folder, self.manifest, adapter, changes, {})
+        except Exception as error:  # a full disk, no memory: the server must continue whatever the reason
+            self.on_failure()
+            _log.exception("The state after %d changes could not be saved; the server continues: %s", changes, error)
+            return False
+        self._saved, self._restore_point = changes, _checkpoint(folder, changes)
+        return True
+
+    def start_anew(self) -> None:
+        """Make the adapter's start the restore point."""
+        self._restore_point = None
+
+    def restore(self, adapter: Adapter) -> None:
+        """Put the adapter into the state of the restore point; OSError or ValueError if its file cannot be read."""
+        if self._restore_point is None:
+            adapter.reset()
+        else:
+            adapter.load_state_dict(read_state(self._restore_point, KIND)["adapter"])
+
+    def close(self) -> None:
+        """Remove the temporary folder, if there is one."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _check_manifest(self, path: Path) -> None:
+        try:
+            found = read_json(path)["bundle"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"Expected {path} to name a bundle, but got: {error}. Choose another folder.") from error
+        if found != self.manifest["bundle"]:
+            raise ValueError(
+                f"Expected {self.folder} to hold the state of this bundle, but it is of another one "
+                f"({str(found)[:12]}, not {self.manifest['bundle'][:12]}). Choose another --state folder."
+            )
+
+
+def _checkpoint(folder: Path, changes: int) -> Path:
+    return folder / CHECKPOINTS / f"{changes}.safetensors"
+
+
+class Engine:
+    """An adapter whose failed steps are undone.
+
+    Args:
+        bundle: The bundle to serve.
         runtime: Device and precision.
-        trusted: The one factory outside vcotta, torchvision and timm that the bundle may name.
-        pool: Images of the batches that are worth compiling for; None for the bundle's batch size.
+        trusted: As for `Bundle.build_network`.
+        pool: Batch size to compile for; None for the bundle's.
+        store: Where checkpoints are saved; None for a temporary folder.
+        journal_batches: Batches the journal may hold, which bounds the time to undo a step.
+        journal_bytes: Bytes the journal may hold; None for the size of the network, but at least 256 MiB.
 
     Attributes:
         adapter: The adapter.
+        changes: State version: counts updates and resets, survives restarts.
+        lost: Why the state cannot be used, None if it can.
     """
 
-    adapter: Adapter
-
     def __init__(
-        self, bundle: Bundle, runtime: Runtime | None = None, trusted: str | None = None, pool: int | None = None
+        self,
+        bundle: Bundle,
+        runtime: Runtime | None = None,
+        trusted: str | None = None,
+        pool: int | None = None,
+        *,
+        store: StateStore | None = None,
+        journal_batches: int = 256,
+        journal_bytes: int | None = None,
     ) -> None:
-        model = bundle.build_network(trusted)
-        shared: dict[str, Any] = {"seed": bundle.seed, "runtime": runtime or Runtime()}
-        self.adapter = build_adapter(
-            bundle.method, model, guard=bundle.build_guard() or False, **shared, **bundle.settings
+        self.adapter: Adapter = build_adapter(
+            bundle.method,
+            bundle.build_network(trusted),
+            guard=bundle.build_guard() or False,
+            seed=bundle.seed,
+            runtime=runtime or Runtime(),
+            **bundle.settings,
         )
         self.adapter.compile_for((bundle.batch_size if pool is None else pool, *bundle.preprocess.shape))
         if bundle.prepared:
             self.adapter.adopt(bundle.prepared)
-        image = torch.zeros(1, *bundle.preprocess.shape)
-        outputs = self.try_out(image).probabilities.shape[1]  # a network that takes no such images is told at the start
+        self.store = StateStore(None, bundle) if store is None else store
+        self.changes = 0
+        self.lost: str | None = None
+        self._journal: list[Tensor] = []
+        self._journal_batches = journal_batches
+        size = sum(tensor.nbytes for tensor in bundle.weights.values())
+        self._journal_bytes = max(size, 256 * 2**20) if journal_bytes is None else journal_bytes
+        self._can_undo = True
+        outputs = self.try_out(torch.zeros(1, *bundle.preprocess.shape)).probabilities.shape[1]
         if outputs != len(bundle.class_names):
             raise ValueError(f"Expected a network with {len(bundle.class_names)} outputs, but it has {outputs}.")
 
+    def resume(self) -> None:
+        """Continue from the newest checkpoint, if there is one; for errors see `StateStore.resume`."""
+        self.changes = self.store.resume(self.adapter)
+
     def adapt(self, images: Tensor) -> Answer:
-        """Predict a batch and adapt to it; if anything fails the adapter is as it was before."""
-        before = self.adapter.state_dict()
+        """Predict a batch and adapt to it; if the step fails it is undone.
+
+        Raises:
+            StateLostError: If a failed step, this one or an earlier one, could not be undone.
+        """
+        self._check_usable()
         try:
-            log_probs = self.adapter(images)
-            answer = _answer(log_probs, _plain(self.adapter.last))
-        except Exception:
-            self.adapter.load_state_dict(before)
+            answer = self._step(images)
+        except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # frees the activations of the failed step
+            self._undo()
             raise
+        self.changes += 1
+        self._journal.append(_compact(images))
+        full = len(self._journal) >= self._journal_batches
+        if full or sum(batch.nbytes for batch in self._journal) >= self._journal_bytes:
+            self._can_undo = self.save()
+            self._journal.clear()
         return answer
 
     def try_out(self, images: Tensor) -> Answer:
-        """Take a step and take it back, whether it fails or not."""
-        before = self.adapter.state_dict()
+        """Take a step and undo it, whether it fails or not; errors as for `adapt`."""
+        self._check_usable()
+        if self._journal or not self._can_undo:
+            self.save()  # so that undoing repeats no batch
         try:
-            return _answer(self.adapter(images), _plain(self.adapter.last))
-        finally:
-            self.adapter.load_state_dict(before)
+            answer = self._step(images)
+        except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # frees the activations of the failed step
+            self._undo()
+            raise
+        self._undo()
+        return answer
 
-    def look(self, images: Tensor, coverage: float | None = None) -> Answer:
-        """Predict a batch without adapting to it.
+    def predict(self, images: Tensor, coverage: float | None = None) -> Answer:
+        """Predict a batch without adapting to it; ``coverage`` is the share of images that do not abstain.
 
-        Args:
-            images: The batch.
-            coverage: Share of images that shall be answered; the others are marked to abstain.
+        Raises:
+            StateLostError: If an earlier step failed and could not be undone.
         """
+        self._check_usable()
         seen = self.adapter.predict(images, coverage=coverage)
         names = ("predictive_entropy", "expected_entropy", "mutual_information", "alpha", "abstain")
         more = {name: values.cpu() for name in names if (values := getattr(seen, name)) is not None}
         return _answer(seen.probabilities.log(), {}, **more)
 
     def reset(self) -> None:
-        """Return to the start."""
+        """Return to the adapter's start."""
         self.adapter.reset()
+        self.store.start_anew()
+        self._journal.clear()
+        self.changes += 1
+        self._can_undo, self.lost = True, None
+        if not self.saved:
+            self.save()  # or a kill would bring the state from before the reset back
 
-    @torch.no_grad()
-    def drift(self) -> float:
-        """How far the adapting network's parameters are from where they started, relative to their size then."""
-        network = next(iter(self.adapter.networks.values()), self.adapter.start)
-        starts = dict(self.adapter.start.named_parameters())
-        pairs = [(starts[name], now) for name, now in network.named_parameters() if name in starts]
-        if not pairs:
-            return 0.0
-        moved = torch.stack([(now - start).square().sum() for start, now in pairs]).sum()
-        size = torch.stack([start.square().sum() for start, _ in pairs]).sum()
-        return float((moved / size.clamp_min(1e-12)).sqrt())
+    def save(self) -> bool:
+        """Write a checkpoint, which becomes the restore point; return whether that succeeded."""
+        if self.lost is not None or not self.store.save(self.adapter, self.changes):
+            return False
+        self._journal.clear()
+        self._can_undo = True
+        return True
+
+    @property
+    def saved(self) -> bool:
+        """Whether the current state is on disk, or need not be."""
+        return self.lost is None and self.store.has(self.changes)
+
+    def due(self) -> float | None:
+        """Seconds until a checkpoint is due, None if there is nothing to save."""
+        return None if self.lost is not None else self.store.due(self.changes)
+
+    def _step(self, images: Tensor) -> Answer:
+        return _answer(self.adapter(images), _plain(self.adapter.last))
+
+    def _undo(self) -> None:
+        """Go back to the restore point and repeat the batches since then."""
+        try:
+            if not self._can_undo:
+                raise RuntimeError("the latest checkpoint could not be written")
+            self.store.restore(self.adapter)
+            for images in self._journal:
+                self._step(_expanded(images))
+        except Exception as error:
+            _log.exception("A failed step could not be undone")
+            self.lost = _LOST
+            raise StateLostError(self.lost) from error
+
+    def _check_usable(self) -> None:
+        if self.lost is not None:
+            raise StateLostError(self.lost)
+
+
+def _compact(images: Tensor) -> Tensor:
+    """Return images as bytes if those give exactly the same floats again, which takes a quarter of the memory."""
+    pixels = images.mul(255).round().to(torch.uint8)
+    return pixels if torch.equal(_expanded(pixels), images) else images
+
+
+def _expanded(images: Tensor) -> Tensor:
+    return images.float().div_(255) if images.dtype == torch.uint8 else images
 
 
 def _answer(log_probs: Tensor, notes: dict[str, Any], **more: Tensor) -> Answer:
     probabilities = log_probs.double().exp().cpu()
     if not bool(probabilities.isfinite().all()):
-        raise FloatingPointError("Expected probabilities, but the network's outputs are not finite.")
+        raise FloatingPointError("Expected finite outputs of the network, but some are NaN or infinite.")
     return Answer(probabilities, torch.special.entr(probabilities).sum(-1), more, notes)
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it: numbers that are none become None."""
+    """A value as JSON can hold it; NaN and infinity become None."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

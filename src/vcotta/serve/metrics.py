@@ -1,102 +1,124 @@
-"""Numbers for Prometheus, in its text format."""
+"""Counters for Prometheus, and the latest batches for ``/v1/state``."""
 
 from __future__ import annotations
 
-import bisect
-import math
-import resource
-import sys
 import threading
-from collections import Counter
-from pathlib import Path
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from vcotta._version import __version__
-from vcotta.serve.service import Service
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
+from prometheus_client.exposition import choose_encoder
 
-__all__ = ["CONTENT_TYPE", "RequestMetrics", "resident_bytes", "text_metrics"]
+from vcotta.serve.engine import Answer
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+__all__ = ["Metrics"]
 
-_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_KEPT = 600  # batches
+_GAUGES = {
+    "steps": "Batches since the latest reset.",
+    "changes": "State version: counts updates and resets, survives restarts.",
+    "waiting_images": "Images that wait for the adapter.",
+}
+_OF_BATCH = {
+    "entropy": "Mean entropy of the latest batch's predictions, in nats.",
+    "alpha": "Weight of the source prior in the latest batch.",
+    "parameter_distance": "Distance of the parameters from their start, relative to the norm of the start.",
+}
 
 
-class RequestMetrics:
-    """Counts requests by path and status, and how long they took.
+class Metrics:
+    """Counts requests and batches; any thread may call its methods.
 
     Example:
-        >>> metrics = RequestMetrics()
-        >>> metrics.add("/healthz", 200, 0.02)
-        >>> print(metrics.text().splitlines()[2])
-        vcotta_requests_total{path="/healthz",status="200"} 1
+        >>> metrics = Metrics()
+        >>> metrics.add_request("/healthz", 200, 0.02)
+        >>> metrics.total("requests", path="/healthz", status="200")
+        1
     """
 
     def __init__(self) -> None:
-        self._counts: Counter[tuple[str, int]] = Counter()
-        self._buckets = [0] * (len(_BOUNDS) + 1)
-        self._seconds = 0.0
+        self.started = time.monotonic()
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._requests = Counter(
+            "vcotta_requests", "Requests by path and status.", ["path", "status"], registry=self.registry
+        )
+        self._predict_seconds = Histogram(
+            "vcotta_predict_seconds", "Seconds from a request for predictions to its answer.", registry=self.registry
+        )
+        self._batches = self._counter("batches", "Batches adapted to since the server started.")
+        self._images = self._counter("images", "Images adapted to since the server started.")
+        self._seconds = self._counter("batch_seconds", "Seconds spent in the adapter.")
+        self._skipped = self._counter("skipped", "Batches whose update was skipped.")
+        self._guarded = self._counter("guard_events", "Batches in which the guard acted.")
+        self.failed_batches = self._counter("failed_batches", "Batches on which the adapter failed.")
+        self.failed_checkpoints = self._counter("checkpoint_failures", "Checkpoints that could not be written.")
+        about = "Requests for predictions that are not answered yet."
+        self.open_requests = Gauge("vcotta_open_requests", about, registry=self.registry)
+        self._latest: dict[str, Gauge] = {}
+        self._kept: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         self._lock = threading.Lock()
 
-    def add(self, path: str, status: int, seconds: float) -> None:
-        """Note a request; ``path`` must be a route's own, not what a client wrote."""
+    def _counter(self, name: str, about: str) -> Counter:
+        return Counter(f"vcotta_{name}", about, registry=self.registry)
+
+    def describe(self, **labels: str) -> None:
+        """Add ``vcotta_info``, whose labels say what is served."""
+        Info("vcotta", "What is served.", registry=self.registry).info(labels)
+
+    def watch(self, values: Mapping[str, Callable[[], float]]) -> None:
+        """Add the gauges of ``_GAUGES``, each with the function that reads it."""
+        for name, read in values.items():
+            Gauge(f"vcotta_{name}", _GAUGES[name], registry=self.registry).set_function(read)
+
+    def add_request(self, path: str, status: int, seconds: float) -> None:
+        """Count a request; ``path`` must be one of the routes, not the client's text."""
+        self._requests.labels(path, str(status)).inc()
+        if path == "/v1/predict":
+            self._predict_seconds.observe(seconds)
+
+    def add_batch(self, answer: Answer, seconds: float, requests: int, step: int, change: int, distance: float) -> None:
+        """Record a batch that was adapted to; see `vcotta.serve.schemas.StepInfo`."""
+        guard = answer.notes.get("guard") or None
+        skipped = bool(answer.notes.get("skipped", False))
+        entry: dict[str, Any] = {
+            "change": change,
+            "step": step,
+            "at": round(time.monotonic() - self.started, 3),
+            "images": len(answer.probabilities),
+            "requests": requests,
+            "seconds": round(seconds, 6),
+            "entropy": float(answer.entropy.mean()),
+            "alpha": answer.notes.get("alpha"),
+            "parameter_distance": distance,
+            "skipped": skipped,
+            "guard": guard,
+        }
         with self._lock:
-            self._counts[path, status] += 1
-            if path == "/v1/predict":
-                self._buckets[bisect.bisect_left(_BOUNDS, seconds)] += 1
-                self._seconds += seconds
+            self._kept.append(entry)
+        self._batches.inc()
+        self._images.inc(entry["images"])
+        self._seconds.inc(seconds)
+        self._skipped.inc(skipped)
+        self._guarded.inc(guard is not None)
+        for name, about in _OF_BATCH.items():
+            if entry[name] is not None:
+                if name not in self._latest:
+                    self._latest[name] = Gauge(f"vcotta_{name}", about, registry=self.registry)
+                self._latest[name].set(entry[name])
 
-    def text(self) -> str:
-        """Return the counters and the histogram as Prometheus reads them."""
+    def batches_since(self, change: int) -> list[dict[str, Any]]:
+        """Return the latest batches after the given state version, oldest first."""
         with self._lock:
-            counts, buckets, seconds = sorted(self._counts.items()), list(self._buckets), self._seconds
-        lines = _head("vcotta_requests_total", "counter", "Requests by path and status.")
-        lines += [f'vcotta_requests_total{{path="{p}",status="{s}"}} {n}' for (p, s), n in counts]
-        name = "vcotta_predict_seconds"
-        lines += _head(name, "histogram", "Seconds from the head of a request for predictions to its answer.")
-        total = 0
-        for bound, count in zip((*_BOUNDS, math.inf), buckets, strict=True):
-            total += count
-            lines.append(f'{name}_bucket{{le="{"+Inf" if bound == math.inf else bound}"}} {total}')
-        return "\n".join([*lines, f"{name}_sum {seconds}", f"{name}_count {total}", ""])
+            return [entry for entry in self._kept if entry["change"] > change]
 
+    def total(self, name: str, **labels: str) -> int:
+        """Return the value of a counter."""
+        return int(self.registry.get_sample_value(f"vcotta_{name}_total", labels) or 0)
 
-def text_metrics(service: Service, requests: RequestMetrics, in_flight: int) -> str:
-    """Return everything that is measured of a service, in Prometheus' text format."""
-    history, latest = service.history, service.history.latest()
-    adapter = service.engine.adapter
-    values: list[tuple[str, str, str, float | None]] = [
-        ("vcotta_batches_total", "counter", "Batches adapted to since the server started.", history.steps),
-        ("vcotta_images_total", "counter", "Images adapted to since the server started.", history.images),
-        ("vcotta_batch_seconds_total", "counter", "Seconds spent in the adapter.", history.seconds),
-        ("vcotta_skipped_total", "counter", "Batches whose update was dropped.", history.skipped),
-        ("vcotta_guard_events_total", "counter", "Batches in which a guard stepped in.", history.guarded),
-        ("vcotta_failed_batches_total", "counter", "Batches the adapter failed on.", service.failed_batches),
-        ("vcotta_checkpoint_failures_total", "counter", "Checkpoints not written.", service.keeper.failures),
-        ("vcotta_steps", "gauge", "Batches since the latest reset.", adapter.steps),
-        ("vcotta_changes", "gauge", "Changes of the state, resets and earlier lives included.", service.changes),
-        ("vcotta_waiting_images", "gauge", "Images that wait for the adapter.", service.waiting),
-        ("vcotta_open_requests", "gauge", "Requests that are read, decoded or waited for.", in_flight),
-        ("vcotta_entropy", "gauge", "Mean entropy of the latest batch's predictions, in nats.", latest.get("entropy")),
-        ("vcotta_alpha", "gauge", "Weight of the source prior in the latest batch.", latest.get("alpha")),
-        ("vcotta_drift", "gauge", "Distance of the weights from their start, relative.", latest.get("drift")),
-        ("vcotta_resident_bytes", "gauge", "Memory of the process.", resident_bytes()),
-    ]
-    lines = _head("vcotta_info", "gauge", "What is served.")
-    bundle = service.bundle
-    lines.append(f'vcotta_info{{version="{__version__}",method="{bundle.method}",bundle="{bundle.sha256[:12]}"}} 1')
-    for name, kind, about, value in values:
-        if value is not None:
-            lines += [*_head(name, kind, about), f"{name} {value}"]
-    return "\n".join(lines) + "\n" + requests.text()
-
-
-def resident_bytes() -> int:
-    """Return the memory this process holds now; where only its peak is known, that."""
-    status = Path("/proc/self/statm")
-    if status.exists():
-        return int(status.read_text().split()[1]) * resource.getpagesize()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _head(name: str, kind: str, about: str) -> list[str]:
-    return [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+    def text(self, accept: str) -> tuple[bytes, str]:
+        """Return all metrics and their content type, in the Prometheus format that the Accept header asks for."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type

@@ -1,4 +1,4 @@
-"""What the server answers, as the OpenAPI document tells it."""
+"""The server's answers, as the OpenAPI document describes them."""
 
 from __future__ import annotations
 
@@ -6,98 +6,104 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-__all__ = ["BatchInfo", "Health", "Predictions", "Problem", "ResetDone", "State", "StepInfo"]
+__all__ = ["BatchInfo", "Health", "ImagePrediction", "PredictResponse", "Problem", "ResetResponse", "State", "StepInfo"]
+
+_CHANGES = "State version: counts updates and resets, survives restarts."
 
 
 class Problem(BaseModel):
-    """Why a request was not served."""
+    """Why a request was refused."""
 
-    detail: str = Field(description="What was expected, what came, what to do.")
+    detail: str = Field(description="What was expected, what was sent, what to do.")
 
 
 class Health(BaseModel):
-    """That the server lives."""
+    """The server is serving requests."""
 
-    status: str
+    status: str = Field(description='Always "ok".')
 
 
-class ResetDone(BaseModel):
+class ResetResponse(BaseModel):
     """The state after a reset."""
 
-    steps: int = Field(description="Batches since the start: none.")
-    changes: int = Field(description="How often the state has changed, this reset included.")
+    steps: int = Field(description="Batches since the reset, always 0.")
+    changes: int = Field(description=_CHANGES)
 
 
 class BatchInfo(BaseModel):
-    """The batch a request was part of."""
+    """The batch in which a request was processed."""
 
     step: int = Field(description="Number of the batch since the start or the latest reset.")
-    changes: int = Field(description="How often the state has changed, resets and earlier lives included.")
+    changes: int = Field(description=_CHANGES)
     images: int = Field(description="Images in the batch.")
-    requests: int = Field(description="Requests that were pooled into it.")
-    offset: int = Field(description="Where this request's images are in it.")
-    adapted: bool = Field(description="Whether the model adapted to it.")
+    requests: int = Field(description="Requests pooled into the batch.")
+    offset: int = Field(description="Position of this request's first image in the batch.")
+    adapted: bool = Field(description="Whether the model adapted to the batch.")
 
 
-class Prediction(BaseModel):
-    """What the model says of one image."""
+class ImagePrediction(BaseModel):
+    """The prediction for one image."""
 
-    label: int = Field(description="Number of the most probable class.")
-    name: str = Field(description="Its name.")
-    probability: float = Field(description="Its probability.")
+    label: int = Field(description="Index of the most probable class.")
+    name: str = Field(description="Name of that class.")
+    probability: float = Field(description="Probability of that class.")
     entropy: float = Field(description="Entropy of the prediction, in nats.")
-    probabilities: list[float] | None = Field(None, description="Those of all classes, unless not wanted.")
-    predictive_entropy: float | None = Field(None, description="Entropy of the mean over the posterior's samples.")
-    expected_entropy: float | None = Field(None, description="Mean entropy of the posterior's samples.")
-    mutual_information: float | None = Field(None, description="What the model does not know, in nats.")
+    probabilities: list[float] | None = Field(None, description="Probabilities of all classes, if requested.")
+    predictive_entropy: float | None = Field(None, description="Entropy of the mean over posterior samples, in nats.")
+    expected_entropy: float | None = Field(None, description="Mean entropy of the posterior samples, in nats.")
+    mutual_information: float | None = Field(
+        None, description="Model uncertainty in nats: predictive minus expected entropy."
+    )
     alpha: float | None = Field(None, description="Weight of the source prior.")
-    abstain: bool | None = Field(None, description="Whether not to answer, at the coverage that was asked for.")
+    abstain: bool | None = Field(None, description="Whether to withhold this prediction at the requested coverage.")
 
 
-class Predictions(BaseModel):
+class PredictResponse(BaseModel):
     """The predictions of a request, in the order of its images."""
 
-    predictions: list[Prediction]
+    predictions: list[ImagePrediction]
     batch: BatchInfo
 
 
 class StepInfo(BaseModel):
-    """What one batch showed."""
+    """One batch that the model adapted to."""
 
-    change: int
-    step: int
+    change: int = Field(description="State version after this batch.")
+    step: int = Field(description="Number of the batch since the latest reset.")
     at: float = Field(description="Seconds since the server started.")
-    images: int
-    requests: int
-    seconds: float = Field(description="How long the adapter took.")
+    images: int = Field(description="Images in the batch.")
+    requests: int = Field(description="Requests pooled into the batch.")
+    seconds: float = Field(description="Seconds the adapter took.")
     entropy: float = Field(description="Mean entropy of the predictions, in nats.")
-    alpha: float | None = Field(description="Mean weight of the source prior, where the method has one.")
-    drift: float = Field(description="Distance of the weights from their start, relative to their size.")
-    skipped: bool = Field(description="Whether the update was dropped.")
-    guard: Any = Field(description="What a guard did, if one stepped in.")
+    alpha: float | None = Field(description="Mean weight of the source prior, if the method has one.")
+    parameter_distance: float = Field(
+        description="Distance of the parameters from their start, relative to the norm of the start."
+    )
+    skipped: bool = Field(description="Whether the update was skipped because it was not finite.")
+    guard: Any = Field(description="Causes and action of the guard, if it acted.")
 
 
 class State(BaseModel):
-    """The model that is served, and how it is."""
+    """The served model, its counters and its latest batches."""
 
-    version: str
-    network: str
-    method: str
-    settings: dict[str, Any]
-    guard: dict[str, Any] | None = Field(description="The bounds of its guard, if it has one.")
+    version: str = Field(description="Version of vcotta.")
+    network: str = Field(description="Name of the network.")
+    method: str = Field(description="Name of the adaptation method.")
+    settings: dict[str, Any] = Field(description="Settings of the method.")
+    guard: dict[str, Any] | None = Field(description="Settings of the guard, if there is one.")
     bundle: str = Field(description="SHA-256 of the bundle.")
     class_names: list[str]
-    channels: int
-    size: int
-    preprocess: str
-    pool: int = Field(description="Images up to which small requests are pooled.")
-    limits: dict[str, float]
-    token_needed: bool
+    channels: int = Field(description="Channels of an image.")
+    size: int = Field(description="Height and width of an image, in pixels.")
+    preprocess: str = Field(description="How image files are resized.")
+    pool: int = Field(description="Small requests are pooled up to this many images.")
+    limits: dict[str, float] = Field(description="Limits on requests.")
+    token_needed: bool = Field(description="Whether requests that change the state need a token.")
     uptime: float = Field(description="Seconds since the server started.")
-    steps: int
-    skipped: int
-    changes: int
+    steps: int = Field(description="Batches since the start or the latest reset.")
+    skipped: int = Field(description="Skipped updates among them.")
+    changes: int = Field(description=_CHANGES)
     waiting: int = Field(description="Images that wait for the adapter.")
-    images: int = Field(description="Images adapted to, since the server started.")
-    guarded: int = Field(description="Batches in which a guard stepped in, since the server started.")
-    history: list[StepInfo]
+    images: int = Field(description="Images adapted to since the server started.")
+    guarded: int = Field(description="Batches since the server started in which the guard acted.")
+    history: list[StepInfo] = Field(description="The latest batches, at most 600, oldest first.")

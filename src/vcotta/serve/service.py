@@ -1,10 +1,9 @@
-"""One adapter, many requests: a queue, and one worker that serves it in order.
+"""A queue of requests, and one worker thread that serves them in order.
 
-Requests are answered in the order in which they were accepted, by one thread. A request with at least ``pool`` images
-is a batch of its own. Smaller ones that follow each other are pooled, in order, until the next would make more than
-``pool`` images or ``wait`` seconds have passed since the first came: networks are normalised by the statistics of their
-batch, and a handful of images has poor ones. A prediction without adaptation is never pooled. So with requests of
-``pool`` images or more, or ``pool=1``, answers depend on the order of the requests alone, not on the clock.
+A request with at least ``pool`` images is a batch of its own. Smaller ones that follow each other are pooled, because
+the batch statistics of a few images are poor: until the next would make more than ``pool`` images, or ``wait`` seconds
+have passed since the first. Predictions without adaptation are never pooled. So with requests of ``pool`` images or
+more, or ``pool=1``, answers depend only on the order of the requests, not on the clock.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from vcotta.locks import locked
-from vcotta.runtime import Runtime
+from vcotta._util.locks import locked
+from vcotta._version import __version__
+from vcotta.nn.runtime import Runtime
 from vcotta.serve.bundle import Bundle
-from vcotta.serve.engine import Answer, Engine
-from vcotta.serve.history import History
-from vcotta.serve.keeper import Keeper
-from vcotta.serve.limits import Limits, RefusedError
+from vcotta.serve.engine import Answer, Engine, StateLostError, StateStore
+from vcotta.serve.metrics import Metrics
+from vcotta.serve.requests import Limits, RefusedError
 
 __all__ = ["Served", "Service"]
 
@@ -38,16 +37,7 @@ _log = logging.getLogger("vcotta.serve")
 
 @dataclass(frozen=True)
 class Served:
-    """An answer, and where it came from.
-
-    Attributes:
-        answer: What the adapter said of this request's images.
-        step: The number of the batch since the start or the latest reset.
-        changes: How often the state has changed, resets and earlier lives of the server included.
-        batch_images: Images in the batch.
-        batch_requests: Requests that were pooled into it.
-        offset: Where this request's images are in it.
-    """
+    """The predictions for a request's images, and the batch they were part of; see `vcotta.serve.schemas.BatchInfo`."""
 
     answer: Answer
     step: int
@@ -59,10 +49,10 @@ class Served:
 
 @dataclass
 class _Job:
-    kind: Literal["adapt", "look", "reset"]
+    kind: Literal["adapt", "predict", "reset"]
     images: Tensor
     coverage: float | None = None
-    came: float = field(default_factory=time.monotonic)
+    accepted: float = field(default_factory=time.monotonic)
     future: Future[Served] = field(default_factory=Future)
 
     def __len__(self) -> int:
@@ -70,23 +60,29 @@ class _Job:
 
 
 class Service:
-    """A context manager: inside it requests are served.
+    """A context manager that serves requests within its block.
 
-    At its end the batch in hand is finished, what still waits is refused (503), and the state is saved.
+    At the end it finishes the current batch, refuses the waiting requests (503), and saves the state.
 
     Args:
-        bundle: What to serve.
-        state: Folder of the checkpoints; None keeps nothing.
-        limits: How much may wait.
-        pool: Images up to which small requests are pooled; None for the bundle's batch size.
+        bundle: The bundle to serve.
+        state: Folder of the checkpoints; None if the state need not survive.
+        limits: Bounds on requests.
+        pool: Small requests are pooled up to this many images; None for the bundle's batch size.
         wait: Seconds a small request waits for others.
         checkpoint_seconds: Seconds between two checkpoints.
         runtime: Device and precision.
-        trusted: The one factory outside vcotta, torchvision and timm that the bundle may name.
+        trusted: As for `Bundle.build_network`.
 
     Raises:
         BlockingIOError: Another server uses the state folder.
-        ValueError: The bundle's network cannot be made, or the state folder is another bundle's.
+        ValueError: The bundle's network cannot be built, or the state folder is of another bundle.
+
+    Attributes:
+        bundle: The bundle without its tensors, which the adapter has copied.
+        engine: The adapter.
+        metrics: Counters and the latest batches.
+        waiting: Number of images that wait for the adapter.
     """
 
     def __init__(
@@ -101,14 +97,22 @@ class Service:
         runtime: Runtime | None = None,
         trusted: str | None = None,
     ) -> None:
-        self.bundle, self.state, self.limits = bundle, state, limits or Limits()
+        self.bundle = replace(bundle, weights={}, prepared={})
+        self.state, self.limits = state, limits or Limits()
         self.pool, self.wait = bundle.batch_size if pool is None else pool, wait
-        self.engine = Engine(bundle, runtime, trusted, self.pool)
-        self.keeper = Keeper(state, bundle, checkpoint_seconds)
-        self.history = History()
-        self.changes = self.failed_batches = 0
-        self._waiting: deque[_Job] = deque()
-        self._waiting_images = 0
+        self.metrics = Metrics()
+        store = StateStore(state, self.bundle, checkpoint_seconds, self.metrics.failed_checkpoints.inc)
+        self.engine = Engine(bundle, runtime, trusted, self.pool, store=store)
+        self.metrics.describe(version=__version__, method=bundle.method, bundle=bundle.sha256[:12])
+        self.metrics.watch(
+            {
+                "steps": lambda: self.engine.adapter.steps,
+                "changes": lambda: self.engine.changes,
+                "waiting_images": lambda: self.waiting,
+            }
+        )
+        self.waiting = 0
+        self._queue: deque[_Job] = deque()
         self._ready = threading.Condition()
         self._stopping = False
         self._worker = threading.Thread(target=self._work, name="vcotta-adapter", daemon=True)
@@ -118,8 +122,9 @@ class Service:
         if self.state is not None:
             busy = f"Expected {self.state} to be free, but another server is using it."
             self._held.enter_context(locked(self.state / ".lock", busy))
+        self._held.callback(self.engine.store.close)
         try:
-            self.changes = self.keeper.restore(self.engine.adapter)
+            self.engine.resume()
         except BaseException:
             self._held.close()
             raise
@@ -134,29 +139,20 @@ class Service:
     # Called by any thread.
 
     def predict(self, images: Tensor, *, adapt: bool = True, coverage: float | None = None) -> Future[Served]:
-        """Queue a request of valid images; whoever gets a future will get an answer or the reason why not.
+        """Queue a request; its future always gets an answer or a `RefusedError`.
 
         Raises:
             RefusedError: 429 if too many images are waiting, 503 if the server is stopping.
         """
-        return self._submit(_Job("adapt" if adapt else "look", images, coverage))
+        return self._submit(_Job("adapt" if adapt else "predict", images, coverage))
 
     def reset(self) -> Future[Served]:
-        """Queue a return to the start, behind what is waiting already.
-
-        Raises:
-            RefusedError: As for `predict`.
-        """
+        """Queue a return to the start, behind the waiting requests; errors as for `predict`."""
         return self._submit(_Job("reset", torch.empty(0)))
 
     @property
-    def waiting(self) -> int:
-        """Images that wait for the adapter."""
-        return self._waiting_images
-
-    @property
     def alive(self) -> bool:
-        """Whether requests are being served."""
+        """Whether the worker is running and not about to stop."""
         return self._worker.is_alive() and not self._stopping
 
     def _submit(self, job: _Job) -> Future[Served]:
@@ -164,151 +160,139 @@ class Service:
             if not self.alive:
                 raise _stopping()
             most = self.limits.queue
-            if self._waiting_images + len(job) > most or len(self._waiting) >= most:  # a reset has no images
-                raise RefusedError(
-                    429,
-                    f"Expected at most {most} images and as many requests to wait, but {self._waiting_images} images "
-                    f"in {len(self._waiting)} requests do already. Try again in a moment.",
-                    Retry_After="1",
+            if self.waiting + len(job) > most or len(self._queue) >= most:  # a reset has no images
+                detail = (
+                    f"Expected at most {most} images and as many requests to wait, but {self.waiting} images in "
+                    f"{len(self._queue)} requests already do. Try again in a moment."
                 )
-            job.future.set_running_or_notify_cancel()  # an accepted request is served, wanted or not
-            self._waiting.append(job)
-            self._waiting_images += len(job)
+                raise RefusedError(429, detail, Retry_After="1")
+            job.future.set_running_or_notify_cancel()  # an accepted request can no longer be cancelled
+            self._queue.append(job)
+            self.waiting += len(job)
             self._ready.notify()
         return job.future
 
     def _stop(self) -> None:
-        """Take no more requests, and refuse those that wait."""
+        """Accept no more requests, and refuse those that wait."""
         with self._ready:
             self._stopping = True
-            while self._waiting:
+            while self._queue:
                 self._take().future.set_exception(_stopping())
             self._ready.notify()
 
-    # Called by the worker alone.
+    # Called by the worker only.
 
     def _work(self) -> None:
         try:
             self._serve_all()
-        finally:  # whatever ended it, nobody waits for an answer that cannot come
+        finally:  # however the worker ends, no request waits for ever
             self._stop()
-        self.keeper.save(self.engine.adapter, self.changes)
+        if not self.engine.saved:
+            self.engine.save()
 
     def _serve_all(self) -> None:
         while (jobs := self._next_batch()) is not None:
             try:
                 if jobs:
                     self._serve(jobs)
-            except Exception as error:  # told to those who asked; the next batch is none of their business
-                _log.exception("A batch could not be served")
+            except Exception as error:  # the next batch must still be served
+                if not isinstance(error, StateLostError):  # which was logged when the state was lost
+                    _log.exception("A batch could not be served")
                 self._refuse(jobs, error)
-            if (due := self.keeper.due(self.changes)) is not None and due <= 0:
-                self.keeper.save(self.engine.adapter, self.changes)
+            if (due := self.engine.due()) is not None and due <= 0:
+                self.engine.save()
 
     def _next_batch(self) -> list[_Job] | None:
-        """Wait for the jobs of the next batch; none if a checkpoint is due first, None when the end has come."""
+        """Wait for the jobs of the next batch; an empty list if a checkpoint is due first, None at the end."""
         with self._ready:
-            if not self._waiting and not self._stopping:
-                self._ready.wait(self.keeper.due(self.changes))
-            if not self._waiting:
+            if not self._queue and not self._stopping:
+                self._ready.wait(self.engine.due())
+            if not self._queue:
                 return None if self._stopping else []
             jobs = [self._take()]
             while self._wants_more(jobs):
-                if self._waiting:
+                if self._queue:
                     jobs.append(self._take())
                     continue
-                left = jobs[0].came + self.wait - time.monotonic()
+                left = jobs[0].accepted + self.wait - time.monotonic()
                 if left <= 0 or self._stopping or not self._ready.wait(left):
                     break
             return jobs
 
     def _take(self) -> _Job:
-        job = self._waiting.popleft()
-        self._waiting_images -= len(job)
+        job = self._queue.popleft()
+        self.waiting -= len(job)
         return job
 
     def _wants_more(self, jobs: Sequence[_Job]) -> bool:
-        """Whether the next job in line, if there is one, belongs into this batch."""
+        """Whether the next job, if there is one, belongs to this batch."""
         images = sum(map(len, jobs))
         if jobs[0].kind != "adapt" or images >= self.pool:
             return False
-        following = self._waiting[0] if self._waiting else None
+        following = self._queue[0] if self._queue else None
         return following is None or (following.kind == "adapt" and images + len(following) <= self.pool)
 
     def _serve(self, jobs: list[_Job]) -> None:
         if jobs[0].kind == "reset":
             self.engine.reset()
-            self.changes += 1
-            nothing = Answer(torch.empty(0, 0), torch.empty(0), {}, {})
-            jobs[0].future.set_result(Served(nothing, 0, self.changes, 0, 0, 0))
-        elif jobs[0].kind == "look":
-            answer = self.engine.look(jobs[0].images, jobs[0].coverage)
-            self._reply(jobs, answer)
+            empty = Answer(torch.empty(0), torch.empty(0), {}, {})
+            jobs[0].future.set_result(Served(empty, 0, self.engine.changes, 0, 0, 0))
+        elif jobs[0].kind == "predict":
+            self._reply(jobs, self.engine.predict(jobs[0].images, jobs[0].coverage))
         else:
             self._adapt(jobs)
 
     def _adapt(self, jobs: list[_Job]) -> None:
-        """Adapt to a pooled batch; if it fails, to what is left without the requests that fail on their own.
-
-        The others get what they would have got had those never been sent.
-        """
+        """Adapt to a pooled batch; if that fails, as if the requests that fail on their own had not been sent."""
         started = time.monotonic()
         try:
             answer = self.engine.adapt(torch.cat([job.images for job in jobs]))
+        except StateLostError:
+            self.metrics.failed_batches.inc()
+            raise
         except Exception as error:
-            self.failed_batches += 1
-            _log.exception("A batch of %d requests failed; the adapter is as it was before", len(jobs))
-            self._adapt_without_the_failing(jobs, error)
+            self.metrics.failed_batches.inc()
+            _log.exception("A batch of %d requests failed and was undone", len(jobs))
+            if len(jobs) == 1:
+                self._refuse(jobs, error)
+            else:
+                self._adapt_without_failing(jobs)
             return
-        self.changes += 1
-        self.history.add(
-            answer, time.monotonic() - started, len(jobs), self.engine.adapter.steps, self.changes, self.engine.drift()
-        )
+        seconds, steps, changes = time.monotonic() - started, self.engine.adapter.steps, self.engine.changes
+        self.metrics.add_batch(answer, seconds, len(jobs), steps, changes, self.engine.adapter.parameter_distance())
         self._reply(jobs, answer)
 
-    def _adapt_without_the_failing(self, jobs: list[_Job], error: Exception) -> None:
-        if len(jobs) == 1:
-            self._refuse(jobs, error)
-            return
+    def _adapt_without_failing(self, jobs: list[_Job]) -> None:
         good = []
         for job in jobs:
             try:
                 self.engine.try_out(job.images)
                 good.append(job)
-            except Exception as alone:
-                self._refuse([job], alone)
-        if len(good) < len(jobs):
-            if good:
-                self._adapt(good)
-            return
-        for job in jobs:  # each is fine alone, only together they are not
-            self._adapt([job])
+            except StateLostError:
+                raise
+            except Exception as error:
+                self._refuse([job], error)
+        if len(good) == len(jobs):  # each succeeds on its own, they only fail together
+            for job in jobs:
+                self._adapt([job])
+        elif good:
+            self._adapt(good)
 
     def _reply(self, jobs: Sequence[_Job], answer: Answer) -> None:
         images, offset, steps = sum(map(len, jobs)), 0, self.engine.adapter.steps
         for job in jobs:
             part = answer.part(offset, offset + len(job))
-            job.future.set_result(Served(part, steps, self.changes, images, len(jobs), offset))
+            job.future.set_result(Served(part, steps, self.engine.changes, images, len(jobs), offset))
             offset += len(job)
 
     def _refuse(self, jobs: Sequence[_Job], error: Exception) -> None:
-        reason = "The adapter failed on these images. Its state is as it was before them."
+        lost = isinstance(error, StateLostError)
+        detail = str(error) if lost else "The adapter failed on these images. Its state is as it was before."
         for job in jobs:
             if not job.future.done():
-                refusal = RefusedError(500, reason)
+                refusal = RefusedError(503 if lost else 500, detail)
                 refusal.__cause__ = error
                 job.future.set_exception(refusal)
-
-    def facts(self) -> dict[str, Any]:
-        """What may be told of the state, plain values."""
-        adapter = self.engine.adapter
-        return {
-            "method": adapter.name,
-            "steps": adapter.steps,
-            "skipped": adapter.skipped,
-            "changes": self.changes,
-            "waiting": self.waiting,
-        }
 
 
 def _stopping() -> RefusedError:

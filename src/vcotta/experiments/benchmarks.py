@@ -1,0 +1,216 @@
+"""Benchmarks: data sets with their networks, trainings and warm-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from vcotta._util.errors import unknown_name
+from vcotta.bayes import WarmUpConfig
+from vcotta.data import Batches, ImageData, ImageSource, batches
+from vcotta.data.image_files import ImageFiles
+from vcotta.data.named import folder_and_size, load_images
+from vcotta.models import build_network, load_weights
+from vcotta.models.wide_resnet import digits_network
+from vcotta.nn.inputs import check_accepted
+from vcotta.training.trainer import TrainConfig
+
+__all__ = ["BENCHMARKS", "DIGITS_TRAINING", "Benchmark", "find_benchmark", "find_source"]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What is known of a data set before any run.
+
+    Attributes:
+        name: Name on the command line.
+        network: The paper's network for it, a name for `build_network`.
+        batch_size: Images in a batch of the test stream.
+        classes: Number of classes, None if only the data tells.
+        image_size: Side of its images in pixels.
+        training: Settings of the training of its source network, None if there are none.
+        training_batch: Images in a batch of the training and the warm-up; methods that prepare on source data use
+            ``batch_size``.
+        warm_up: Settings of the warm-up.
+        source_share: Share of the training images that are used, the first ones.
+        is_source: Whether its images may be used as source data if it has no training images.
+    """
+
+    name: str
+    network: str
+    batch_size: int
+    classes: int | None = None
+    image_size: int = 224
+    training: TrainConfig | None = None
+    training_batch: int = 200
+    warm_up: WarmUpConfig = field(default_factory=WarmUpConfig)
+    source_share: float = 1.0
+    is_source: bool = False
+
+    @property
+    def trains_itself(self) -> bool:
+        """Whether the network is small enough to be trained for each run that needs it."""
+        return self.name == "digits"
+
+    def load(self, split: str = "test") -> ImageSource:
+        """Return the ``train`` or ``test`` images."""
+        return load_images(self.name, split)
+
+    def _training_files(self) -> ImageData | ImageFiles:
+        """The training images, not read yet; an error if there are none."""
+        data = self.load("train") if self.training is not None or self.is_source else None
+        if not isinstance(data, ImageData | ImageFiles):
+            raise ValueError(
+                f"Expected training images, but {self.name} has none here. Give source images of yours, --source "
+                "folder:DIR with a folder for each class; or, for a variational method, warm a network up on them, "
+                "`vcotta warmup --dataset folder:DIR`, and give that as `weights`."
+            )
+        return data
+
+    def training_images(self) -> ImageData:
+        """Return the training images; raises `ValueError` if there are none."""
+        data = self._training_files()
+        if isinstance(data, ImageFiles):
+            data = data.read()
+        if self.source_share == 1:
+            return data
+        count = max(1, round(self.source_share * len(data)))
+        return replace(data, images=data.images[:count], labels=data.labels[:count])
+
+    def check_classes(self, names: Sequence[str]) -> None:
+        """Raise `ValueError` unless the training images have the classes of a stream, in the same order."""
+        pairs = zip_longest(self._training_files().class_names, names, fillvalue="nothing")
+        if odd := next(((here, there) for here, there in pairs if here != there), None):
+            raise ValueError(
+                f"Expected the source, {self.name}, to have the classes of the stream in the same order, but got "
+                f"{odd[0]} in place of {odd[1]}."
+            )
+
+    def source(self, seed: int, device: str = "cpu", batch_size: int | None = None) -> Batches:
+        """Return a shuffled loader over the training images, by default in batches of ``training_batch``."""
+        data = self.training_images()
+        images, labels = np.asarray(data.images), data.labels
+        return batches(images, labels, batch_size or self.training_batch, shuffle_seed=seed, device=device)
+
+    def build(self, network: str | None, weights: Path | None = None, *, seed: int = 0) -> nn.Module:
+        """Make the benchmark's network, or another one, for its number of classes.
+
+        Raises:
+            ValueError: If there is no such network, or its outputs are not the data's classes.
+        """
+        if self.name == "digits" and network in (None, self.network):
+            digits = digits_network(seed)
+            if weights is not None:
+                load_weights(digits, weights)
+            return digits.eval()
+        if not (network or self.network):
+            raise ValueError(
+                f"Expected `model` for {self.name}, but got none. Give a network, as in --model resnet-50."
+            )
+        classes = self.classes or len(self.load().class_names)
+        model = build_network(network or self.network, classes, weights, seed=seed)
+        self._check_outputs(model, classes)
+        return model
+
+    def network_options(self, network: str | None) -> tuple[str, dict[str, int]]:
+        """Return the name and options with which `build_network` makes the benchmark's network, or another one.
+
+        Example:
+            >>> find_benchmark("digits").network_options(None)
+            ('wrn-10-1', {'stem_stride': 2, 'base': 8})
+        """
+        name = network or self.network
+        return ("wrn-10-1", {"stem_stride": 2, "base": 8}) if name == "digits" else (name, {})
+
+    @torch.no_grad()
+    def _check_outputs(self, model: nn.Module, classes: int) -> None:
+        """Give a network one image, to find mistakes before training."""
+        outputs = check_accepted(model, torch.zeros(1, 3, self.image_size, self.image_size))
+        if outputs != classes:
+            raise ValueError(
+                f"Expected a network with {classes} outputs, one for each class of {self.name}, but got {outputs}."
+            )
+
+
+DIGITS_TRAINING = TrainConfig(epochs=20, lr=0.1, shift=2)
+"""Training of the digits network: about six seconds on one CPU thread."""
+
+BENCHMARKS: dict[str, Benchmark] = {
+    benchmark.name: benchmark
+    for benchmark in (
+        # Warm-up and settings of the digits were chosen on the four extra corruptions at severities 3 to 5 with the
+        # constants of ImageNet-C, about as hard for digits as the fifteen: vcotta tune --severities 3,4,5 --table 224.
+        Benchmark(
+            "digits",
+            "digits",
+            batch_size=50,
+            classes=10,
+            image_size=32,
+            training=DIGITS_TRAINING,
+            training_batch=50,
+            warm_up=WarmUpConfig(epochs=10, lr=4e-3, flip=False),
+        ),
+        Benchmark(
+            "cifar10",
+            "wrn-28-10",
+            batch_size=200,
+            classes=10,
+            image_size=32,
+            training=TrainConfig(epochs=30, lr=0.2, shift=4, flip=True),
+            training_batch=256,
+        ),
+        Benchmark(
+            "cifar100",
+            "resnext-29-4x32d",
+            batch_size=200,
+            classes=100,
+            image_size=32,
+            training=TrainConfig(epochs=100, lr=0.2, shift=4, flip=True, augmix=True),
+            training_batch=256,
+            # As it was trained; 10 beat 5: studies/headline/page.md, section 8.
+            warm_up=WarmUpConfig(epochs=10, augmix=True),
+        ),
+        Benchmark("imagenet", "resnet-50", batch_size=64, classes=1000),
+    )
+}
+
+
+def find_benchmark(name: str) -> Benchmark:
+    """Return the benchmark of a data set; ``folder:DIR`` is a folder of yours with a folder of images for each class.
+
+    Its images are resized to 224 x 224 pixels, or to another size with ``folder:DIR@SIZE``.
+
+    Example:
+        >>> find_benchmark("cifar10").network
+        'wrn-28-10'
+    """
+    if name.startswith("folder:"):
+        return Benchmark(name, "", batch_size=64, image_size=folder_and_size(name)[1])
+    if name not in BENCHMARKS:
+        raise unknown_name("dataset", name, (*BENCHMARKS, "folder:DIR"))
+    return BENCHMARKS[name]
+
+
+def find_source(name: str, tested: Benchmark | None = None) -> Benchmark:
+    """Return a benchmark for source data: the training images of a data set, or all images of a folder.
+
+    The source takes its batch size, its warm-up and, unless the name gives it, its image size from the benchmark that
+    it is for, ``tested``.
+
+    Example:
+        >>> find_source("digits", find_benchmark("digits")).batch_size
+        50
+    """
+    if name.startswith("folder:"):
+        folder, size = folder_and_size(name, 224 if tested is None else tested.image_size)
+        name = f"folder:{folder}@{size}"
+    source = replace(find_benchmark(name), is_source=name.startswith("folder:"))
+    if tested is None:
+        return source
+    return replace(source, batch_size=tested.batch_size, warm_up=tested.warm_up)

@@ -1,0 +1,1 @@
+"""What adapters are built from: runtime, random numbers, views, BatchNorm, optimisers, batches on several processes."""

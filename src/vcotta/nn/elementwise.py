@@ -1,0 +1,42 @@
+"""Element-wise arithmetic on whole networks, compiled into one kernel a tensor."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+__all__ = ["alike", "flat", "fused", "shaped"]
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+@functools.cache
+def fused(function: Function) -> Function:
+    """Compile a function of 1-D tensors, once for all lengths: on 36 million weights one or two ms instead of 13."""
+    compiled: Function = torch.compile(function, dynamic=True)  # type: ignore[assignment]
+    return compiled
+
+
+def alike(*tensors: Tensor) -> bool:
+    """Whether tensors share one dense layout, so that their elements correspond in the order of storage."""
+    first = tensors[0]
+    dense = first.is_contiguous() or first.is_contiguous(memory_format=torch.channels_last)
+    return dense and all(t.shape == first.shape and t.stride() == first.stride() for t in tensors)
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """The elements of a dense tensor in the order of storage, 1-D, in the same memory.
+
+    It is no view to torch: the compiler looks through a view at its base, and would compile for each shape anew.
+    """
+    place = tensor.untyped_storage(), tensor.storage_offset(), (tensor.numel(),), (1,)
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(*place)
+
+
+def shaped(elements: Tensor, like: Tensor) -> Tensor:
+    """Undo `flat`: a view of 1-D elements in the shape and layout of another tensor."""
+    return elements.as_strided(like.shape, like.stride())

@@ -1,0 +1,356 @@
+"""Streams: the batches of a test protocol, made one at a time."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vcotta._util.errors import counted, unknown_name
+from vcotta.corruptions import EXTRA, STANDARD, TABLES, corrupt, frost_source, nearest_table
+from vcotta.corruptions.frost import FrostSource
+from vcotta.data import CorruptedSource, ImageSource, Pixels
+from vcotta.streams.protocols import Continual, Domain, Segment, build_protocol
+
+__all__ = ["Batch", "ProtocolStream", "Stream", "make_stream"]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One step of a stream.
+
+    Attributes:
+        index: Index in the stream, from 0.
+        domain: Name of the corruption, or ``clean``, or ``mixed`` if there are several.
+        severity: Its severity, 1 to 5, or 0 if there is no corruption or severities differ.
+        images: Floats (n, channels, height, width) in [0, 1].
+        labels: Integers (n,), for scoring only; no adapter sees them.
+        reset: Whether the adapter is reset before this batch.
+        domains: Of a ``mixed`` batch, the name of each image's corruption, for scoring only; else None.
+        severities: Of a ``mixed`` batch, the severity of each image, for scoring only; else None.
+    """
+
+    index: int
+    domain: str
+    severity: int
+    images: Tensor
+    labels: Tensor
+    reset: bool = False
+    domains: tuple[str, ...] | None = None
+    severities: tuple[int, ...] | None = None
+
+
+class Stream(Protocol):
+    """What `run_stream` needs of a stream."""
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+
+    def batches(self, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches from index ``start`` on."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return all that determines the stream, as JSON can hold it."""
+
+
+@dataclass(frozen=True, eq=False)
+class ProtocolStream:
+    """The batches of a protocol; `make_stream` makes one.
+
+    Each batch is corrupted when it is needed. The pixels of an image depend only on ``seed`` and its index in the data,
+    so they are the same in every iteration, also one that starts in the middle, and in every protocol. The last batch
+    of a segment may be short. Corrupted files, such as CIFAR-10-C, are read as they are; ``table`` is then not used,
+    and ``seed`` only if the protocol draws the order of images. With ``corruptions=("none",)`` the images are not
+    corrupted: they are a single domain called ``clean``, of severity 0.
+
+    Attributes:
+        data: Clean test images, or a `CorruptedSource`.
+        corruptions: Names in order of appearance, or ``("none",)``.
+        severity: 1 to 5, or several of them: separate domains, in order, within each corruption.
+        batch_size: Images in a batch.
+        limit: Use only this many images, the first ones, of each domain; None for all.
+        seed: Seed of the corruptions, and of the order of images where the protocol draws it.
+        device: Where the batches are put; None for the CPU.
+        table: Severity constants, 32, 64 or 224, as in `corrupt`; None for those of the image size.
+        protocol: Which images arrive in which order.
+        frost: Textures of the corruption ``frost``, fixed when the stream is made; None if frost is not generated.
+
+    Example:
+        >>> from vcotta.data import load_digits
+        >>> from vcotta.streams.protocols import Gradual
+        >>> stream = ProtocolStream(load_digits()[1], ("fog",), severity=2, limit=250, protocol=Gradual())
+        >>> [(batch.domain, batch.severity, len(batch.labels)) for batch in stream]
+        [('fog', 1, 200), ('fog', 1, 50), ('fog', 2, 200), ('fog', 2, 50), ('fog', 1, 200), ('fog', 1, 50)]
+    """
+
+    data: ImageSource | CorruptedSource
+    corruptions: Sequence[str] = STANDARD
+    severity: int | Sequence[int] = 5
+    batch_size: int = 200
+    limit: int | None = None
+    seed: int = 0
+    device: str | torch.device | None = None
+    table: int | None = None
+    protocol: Continual = field(default_factory=Continual)
+    frost: FrostSource | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.corruptions, str):
+            raise TypeError(
+                f"Expected `corruptions` to be a sequence of names, but got {self.corruptions!r}. Write "
+                f"({self.corruptions!r},) for a single one."
+            )
+        if not self.corruptions:
+            raise ValueError("Expected `corruptions` to name at least one corruption, but got none.")
+        if not hasattr(self.protocol, "plan"):
+            raise TypeError(
+                f"Expected `protocol` to be a protocol, but got {self.protocol!r}. Use `make_stream` to give a name."
+            )
+        self._check_domains()
+        self.protocol.ordered(self.corruptions)  # raises if there are too few corruptions for the order
+        if not _is_int(self.batch_size) or self.batch_size < 1:
+            raise ValueError(f"Expected `batch_size` to be at least 1, but got {self.batch_size!r}.")
+        if not len(self.data):
+            raise ValueError("Expected `data` to hold at least one image, but got none.")
+        if self.limit is not None and (not _is_int(self.limit) or not 1 <= self.limit <= len(self.data)):
+            raise ValueError(
+                f"Expected `limit` to be 1 to {len(self.data)}, the number of images, but got {self.limit!r}. Leave it "
+                "out to use all of them."
+            )
+        if not _is_int(self.seed) or self.seed < 0:
+            raise ValueError(f"Expected `seed` to be an integer of at least 0, but got {self.seed!r}.")
+        if self.table is not None and self.table not in TABLES:
+            raise ValueError(f"Expected `table` to be one of {', '.join(map(str, TABLES))}, but got {self.table!r}.")
+        if isinstance(self.data, CorruptedSource):
+            for name, severity in self.domains:
+                self.data.corrupted(name, severity)  # raises now, not in the middle of a run, if files are missing
+        elif "frost" in self.corruptions:
+            object.__setattr__(self, "frost", frost_source())
+
+    def _check_domains(self) -> None:
+        if self._clean:
+            if isinstance(self.data, CorruptedSource):
+                raise ValueError(f"Expected clean images for corruptions=('none',), but {self.data.name} has none.")
+            return
+        known = (*STANDARD, *EXTRA)
+        for name in self.corruptions:
+            if name == "none":
+                raise ValueError("Expected 'none' to be the only one of `corruptions`, but got others beside it.")
+            if name not in known:
+                raise unknown_name("corruptions", name, known)
+        given = (self.severity,) if isinstance(self.severity, int) else tuple(self.severity)
+        if not given:
+            raise ValueError("Expected `severity` to be 1 to 5, but got none.")
+        for severity in given:
+            if not _is_int(severity) or not 1 <= severity <= 5:
+                raise ValueError(
+                    f"Expected `severity` to be 1 to 5, but got {severity!r}. Use 5 for the usual protocol."
+                )
+
+    @property
+    def _clean(self) -> bool:
+        return tuple(self.corruptions) == ("none",)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return ("clean",) if self._clean else tuple(self.corruptions)
+
+    @property
+    def severities(self) -> tuple[int, ...]:
+        """The severities of each corruption, in order; only 0 if there is no corruption."""
+        return (0,) if self._clean else self.protocol.severities(self.severity)
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        """The domains (corruption, severity) in the order of ``corruptions``; that of the protocol may differ."""
+        return tuple((name, severity) for name in self._names for severity in self.severities)
+
+    @property
+    def images_per_domain(self) -> int:
+        """Number of images of each domain."""
+        return len(self.data) if self.limit is None else self.limit
+
+    @cached_property
+    def _plan(self) -> list[Segment]:
+        labels = self.data.labels[: self.images_per_domain]
+        return self.protocol.plan(self._names, self.severities, labels, self.seed)
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """For each segment the index of the batch after its last."""
+        return list(accumulate(-(-len(segment.images) // self.batch_size) for segment in self._plan))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.batches()
+
+    def batches(self, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches from index ``start`` on, the same as in a whole iteration."""
+        if not 0 <= start <= len(self):
+            raise ValueError(f"Expected `start` to be 0 to {len(self)}, the number of batches, but got {start}.")
+        return (self._batch(index) for index in range(start, len(self)))
+
+    def _batch(self, index: int) -> Batch:
+        number = bisect_right(self._ends, index)
+        segment, before = self._plan[number], self._ends[number - 1] if number else 0
+        first = (index - before) * self.batch_size
+        part = slice(first, first + self.batch_size)
+        images = segment.images[part]
+        labels = torch.from_numpy(self.data.labels[images]).to(self.device)
+        reset = segment.reset and not first
+        if segment.which is None or len(segment.domains) == 1:
+            name, severity = segment.domains[0]
+            return Batch(index, name, severity, _to_floats(self._pixels((name, severity), images)), labels, reset)
+        which = segment.which[part]
+        alike = len({severity for _, severity in segment.domains}) == 1
+        names, severities = zip(*(segment.domains[kind] for kind in which), strict=True)
+        return Batch(
+            index,
+            "mixed",
+            segment.domains[0][1] if alike else 0,
+            _to_floats(self._mixed_pixels(segment.domains, which, images)),
+            labels,
+            reset,
+            names,
+            severities,
+        )
+
+    def _mixed_pixels(self, domains: Sequence[Domain], which: NDArray[np.int64], images: NDArray[np.int64]) -> Tensor:
+        members = [np.flatnonzero(which == kind) for kind in range(len(domains))]
+        parts = [
+            self._pixels(domain, images[chosen]) for domain, chosen in zip(domains, members, strict=True) if len(chosen)
+        ]
+        back = torch.from_numpy(np.concatenate(members).argsort())
+        joined = torch.cat(parts)
+        return joined[back.to(joined.device)]
+
+    def _pixels(self, domain: Domain, images: NDArray[np.int64]) -> Tensor:
+        """Return the corrupted bytes of these images, all of one domain."""
+        source = self.data.corrupted(*domain) if isinstance(self.data, CorruptedSource) else self.data.images
+        pixels = torch.from_numpy(_read(source, images)).to(self.device)
+        if self._clean or isinstance(self.data, CorruptedSource):
+            return pixels
+        return corrupt(pixels, *domain, seed=self.seed, offset=images, table=self.table, textures=self.frost)
+
+    def describe(self) -> dict[str, Any]:
+        """Return all that determines the stream, for the manifest of a run."""
+        pixels: Pixels
+        seed = self.seed if self.protocol.draws_images else None
+        if isinstance(self.data, CorruptedSource):
+            pixels, digest = self.data.corrupted(*self.domains[0]), self.data.corrupted_sha256(self.domains)
+            made: dict[str, Any] = {"pixels": "files", "severity_table": None, "seed": seed, "frost": None}
+        else:
+            pixels, digest = self.data.images, self.data.sha256()
+            table = self.table or nearest_table(*pixels.shape[1:3])
+            made = {"pixels": "generated", "severity_table": table, "seed": self.seed, "frost": self.frost}
+        if self._clean:
+            made = {"pixels": "clean", "severity_table": None, "seed": seed, "frost": None}
+        files = getattr(pixels, "preprocess", None)  # how image files were resized
+        return {
+            **self.protocol.describe(),
+            "order": list(self.protocol.ordered(self._names)),
+            "severities": list(self.protocol.path(self.severities)),
+            **made,
+            "images_per_domain": self.images_per_domain,
+            "batch_size": self.batch_size,
+            "preprocessing": f"{files}, uint8 / 255" if files else "uint8 / 255",
+            "data": {
+                "name": self.data.name,
+                "images": len(self.data),
+                "image_shape": list(pixels.shape[1:]),
+                "classes": len(self.data.class_names),
+                "sha256": digest,
+            },
+        }
+
+    def __str__(self) -> str:
+        end = [f"{counted(len(self), 'batch', 'batches')} of up to {self.batch_size}"]
+        if remark := self.protocol.remark():
+            end.append(remark)
+        stored = isinstance(self.data, CorruptedSource)
+        if stored:
+            end.append("from files")
+        if self.protocol.draws_images or not (stored or self._clean):
+            end.append(f"seed {self.seed}")
+        if self._clean:
+            return f"Stream of {self.data.name}: {self.images_per_domain} images as they are, {', '.join(end)}."
+        kinds, levels = len(self.corruptions), self.protocol.path(self.severities)
+        at = f"severity {levels[0]}" if len(levels) == 1 else f"severities {', '.join(map(str, levels))}"
+        return (
+            f"{self.protocol.kind} stream of {self.data.name}: {counted(kinds, 'corruption')} at {at}, "
+            f"{self.images_per_domain} images each, {', '.join(end)}."
+        )
+
+
+def make_stream(
+    protocol: str | Continual,
+    data: ImageSource | CorruptedSource,
+    corruptions: Sequence[str] | None = None,
+    severity: int | Sequence[int] = 5,
+    batch_size: int = 200,
+    limit: int | None = None,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    table: int | None = None,
+    **options: Any,
+) -> ProtocolStream:
+    """Make the stream of a protocol.
+
+    Args:
+        protocol: One of `PROTOCOLS`, for example ``continual``, or a protocol object.
+        data: Clean test images, or corrupted ones from files.
+        corruptions: Names in order; None for the fifteen standard ones, ``("none",)`` for the images as they are.
+        severity: 1 to 5, or several; for ``gradual`` the peak, or the way up.
+        batch_size: Images in a batch.
+        limit: Use only this many images of each domain.
+        seed: Seed of the corruptions, and of the order of images if the protocol draws it.
+        device: Where the batches are put.
+        table: Severity constants, 32, 64 or 224; None for those of the image size.
+        options: The protocol's numbers, as in `build_protocol`.
+
+    Example:
+        >>> from vcotta.data import load_digits
+        >>> stream = make_stream("continual", load_digits()[1], ("fog", "snow"), severity=3, batch_size=100, limit=150)
+        >>> [(batch.domain, len(batch.labels)) for batch in stream]
+        [('fog', 100), ('fog', 50), ('snow', 100), ('snow', 50)]
+        >>> print(make_stream("loops", load_digits()[1], ("fog", "snow"), limit=300, rounds=3))
+        Continual stream of digits-test: 2 corruptions at severity 5, 300 images each, 12 batches of up to 200, \
+in 3 rounds, seed 0.
+    """
+    if isinstance(protocol, str):
+        protocol = build_protocol(protocol, **options)
+    elif options:
+        raise ValueError(f"Expected {', '.join(options)} only with the name of a protocol, but got {protocol!r}.")
+    names = STANDARD if corruptions is None else corruptions
+    return ProtocolStream(data, names, severity, batch_size, limit, seed, device, table, protocol)
+
+
+def _read(source: Pixels, images: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Return a copy of the images with these indices; scattered ones in files are decoded by a few threads."""
+    first, last = int(images[0]), int(images[-1]) + 1
+    if np.array_equal(images, np.arange(first, last)):
+        return source[first:last].copy()
+    if isinstance(source, np.ndarray):
+        return np.asarray(source[images])
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return np.concatenate(list(pool.map(lambda index: source[index : index + 1], images.tolist())))
+
+
+def _to_floats(pixels: Tensor) -> Tensor:
+    return pixels.permute(0, 3, 1, 2).contiguous().float().div_(255)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import errno
+import warnings
+
+import pytest
+
+from vcotta._util.errors import file_trouble, notes, unknown_name
+
+
+@pytest.mark.parametrize(
+    ("given", "known", "meant"),
+    [
+        ("mian", ["cost", "main"], "main"),
+        ("VCoTA", ["cotta", "vcotta"], "vcotta"),
+        ("gausian_niose", ["glass_blur", "gaussian_noise"], "gaussian_noise"),
+        ("mixed", ["continual", "mixed_domains"], "mixed_domains"),
+        ("foo", ["source", "obao", "roid"], None),
+        ("x", ["k", "xyz"], None),
+        ("", ["a"], None),
+        ("a", [], None),
+    ],
+)
+def test_only_a_near_name_is_suggested(given, known, meant) -> None:
+    text = str(unknown_name("name", given, known))
+    assert text.endswith("." if meant is None else f" Did you mean {meant!r}?")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.ENOENT, "No such file or directory", "a.pt"), "No such file: a.pt. Check the path."),
+        (OSError(errno.EEXIST, "File exists", "a"), "a to be a folder, but it is a file"),
+        (OSError(errno.ENOTDIR, "Not a directory", "a"), "a to be a folder, but it is a file"),
+        (OSError(errno.EISDIR, "Is a directory", "a"), "a to be a file, but it is a folder"),
+        (OSError(errno.EACCES, "Permission denied", "a"), "No permission to read or write a"),
+        (OSError(errno.ENOSPC, "No space left on device", "a"), "Could not use a: No space left on device"),
+        (OSError(errno.ENOSPC, "Could not write a: it is full"), "Could not write a: it is full"),
+        (FileExistsError("Expected a not to exist yet."), "Expected a not to exist yet."),
+    ],
+)
+def test_an_error_about_a_file_is_explained_in_words(error, text) -> None:
+    explained = file_trouble(error)
+    assert text in explained
+    assert "Errno" not in explained
+
+
+def test_a_repeated_warning_is_printed_once(capsys, monkeypatch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", notes())
+        for text in ("cold", "cold", "late"):
+            warnings.warn(text, stacklevel=1)
+    assert capsys.readouterr().err == "Note: cold\nNote: late\n"

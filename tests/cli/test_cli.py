@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vcotta
+from vcotta._util.tensorfile import read_state
+from vcotta.cli.options import parse_grid, parse_settings
+from vcotta.data import imagenet
+from vcotta.data.cifar import CIFAR
+from vcotta.experiments import build
+
+
+def test_version_is_printed_by_the_module_too() -> None:
+    out = subprocess.run([sys.executable, "-m", "vcotta", "--version"], capture_output=True, text=True, check=True)
+    assert out.stdout == f"vcotta {vcotta.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "demo",
+        "methods",
+        "corrupt",
+        "train",
+        "check",
+        "warmup",
+        "run",
+        "tune",
+        "info",
+        "bundle",
+        "serve",
+        "data",
+        "data prepare",
+        "reproduce",
+    ],
+)
+def test_every_command_explains_itself(command, name) -> None:
+    code, out, _ = command(*name.split(), "--help")
+    assert code == 0
+    assert "Usage: vcotta" in out
+    if "Commands:" in out:
+        assert "..." not in out.split("Commands:")[1]  # no help text is cut
+
+
+def test_methods_are_listed_with_what_they_need_and_cost(command) -> None:
+    code, out, _ = command("methods")
+    assert code == 0
+    for name in vcotta.list_methods():
+        method = vcotta.methods.find_method(name)
+        assert f" {name} " in out
+        assert method.card.venue in out
+
+
+def test_an_interruption_prints_a_line_and_exits_with_130(command, monkeypatch) -> None:
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "train", interrupted)
+    code, _, err = command("run", "--method", "bn", "--out", "x")
+    assert code == 130
+    assert "Interrupted" in err
+
+
+def test_a_method_explains_its_options(command) -> None:
+    code, out, _ = command("methods", "vcotta")
+    assert code == 0
+    assert ":math:" not in out
+    assert ".. math" not in out
+    assert "margin: Epsilon of the view filter" in out
+    assert "\nOn digits: " in out
+    assert "flip=False" in out.splitlines()[-2]
+    assert "\nOn " not in command("methods", "source")[1]
+    assert command("methods", "vcota")[0] == 2
+    assert "Step size" in command("methods", "vcotta.methods:TENT")[1]
+
+
+def test_info_names_versions_device_and_cache(command, tmp_path) -> None:
+    code, out, _ = command("info")
+    assert code == 0
+    assert vcotta.__version__ in out
+    assert str(tmp_path / "cache") in out
+    assert "procedural" in out
+
+
+def test_info_shows_the_size_of_the_parts_of_the_cache(command, tmp_path) -> None:
+    (tmp_path / "cache" / "warmed").mkdir(parents=True)
+    (tmp_path / "cache" / "warmed" / "a").write_bytes(bytes(3 * 2**19))
+    lines = [line.split(maxsplit=1) for line in command("info")[1].splitlines()]
+    assert ["warmed", "1.5 MiB in 1 file"] in lines
+    assert ["data", "empty"] in lines
+
+
+@pytest.mark.parametrize("name", ["", "data"])
+def test_without_arguments_the_help_is_printed_line_by_line(command, name) -> None:
+    asked = command(*name.split(), "--help")
+    assert command(*name.split()) == asked
+    assert len(asked[1].splitlines()) > 8
+
+
+def test_settings_are_read_as_what_they_are(command) -> None:
+    read = parse_settings(["flip=false", "views=8", "kl-lambda=None", "sampling=none", "alpha=entropy"], "vcotta")
+    assert read == {"flip": False, "views": 8, "kl_lambda": None, "sampling": "none", "alpha": "entropy"}
+    assert parse_settings(["threshold=none", "flip=TRUE"], "cotta") == {"threshold": None, "flip": True}
+    assert parse_grid(["sampling=none,local", "flip=True,false"], "vcotta") == {
+        "sampling": ["none", "local"],
+        "flip": [True, False],
+    }
+
+
+MISTAKES = {
+    "an unknown method": (["run", "--method", "vcota", "--out", "x"], "Did you mean 'vcotta'"),
+    "an unknown data set": (["run", "--method", "bn", "--dataset", "digit", "--out", "x"], "Did you mean 'digits'"),
+    "an unknown option of a method": (
+        ["run", "--method", "tent", "--out", "x", "--set", "rl=1"],
+        "one of lr, optimizer, but got 'rl'",
+    ),
+    "a malformed setting": (["run", "--method", "tent", "--out", "x", "--set", "lr"], "OPTION=VALUE"),
+    "a severity of 0": (["run", "--method", "bn", "--out", "x", "--severity", "0"], "1 to 5"),
+    "a batch size of 0": (["run", "--method", "bn", "--out", "x", "--batch-size", "0"], "batch_size"),
+    "data that is not prepared": (["run", "--method", "bn", "--dataset", "cifar100", "--out", "x"], "data prepare"),
+    "weights that are not there": (
+        ["run", "--method", "bn", "--out", "x", "--weights", "no.safetensors"],
+        "Expected no.safetensors to be a file, but there is no such file. Check the path.",
+    ),
+    "a missing option": (["run", "--out", "x"], "--method"),
+    "an unknown option": (["run", "--methd", "bn"], "--methd"),
+    "an unknown command": (["rum"], "rum"),
+    "an unknown corruption": (["corrupt", "a.png", "--name", "smog", "--out", "b.png"], "fog"),
+    "a file that is not there": (["corrupt", "none.png", "--name", "fog", "--out", "b.png"], "none.png"),
+    "data that cannot be fetched": (["data", "fetch", "frst"], "Did you mean 'frost'"),
+    "nothing to tune": (["tune", "--method", "source", "--out", "x.json"], "none to search"),
+    "seeds that are not numbers": (["tune", "--method", "tent", "--out", "x", "--seeds", "a"], "whole numbers"),
+    "an unknown option to tune": (["tune", "--method", "tent", "--out", "x", "--grid", "lrr=1"], "'lr'"),
+    "a severity of 0 to tune at": (["tune", "--method", "tent", "--out", "x", "--severities", "0"], "1 to 5"),
+    "none beside a corruption": (["run", "--method", "bn", "--out", "x", "--corruptions", "fog,none"], "only one"),
+    "an unknown corruption of a run": (["run", "--method", "bn", "--out", "x", "--corruptions", "fogg"], "'fog'"),
+    "a list without files": (["run", "--method", "bn", "--out", "x", "--list", "l.txt"], "corrupted"),
+    "a subset of CIFAR-10": (
+        ["run", "--method", "bn", "--dataset", "cifar10", "--corrupted", ".", "--subset", "5", "--out", "x"],
+        "imagenet only",
+    ),
+    "a preprocessing of CIFAR-10": (["data", "prepare", "cifar10", "--preprocess", "none"], "imagenet only"),
+    "a network with too few outputs": (
+        ["run", "--method", "bn", "--model", "four.py:four", "--out", "x"],
+        "10 outputs",
+    ),
+    "both resuming and overwriting": (["run", "--method", "bn", "--out", "x", "--resume", "--overwrite"], "both"),
+    "an unknown launcher": (["reproduce", "margin", "--launcher", "slurm", "--out", "x"], "local, ray"),
+    "an address without a cluster": (["reproduce", "margin", "--address", "auto", "--out", "x"], "--launcher ray"),
+    "workers of a cluster": (["reproduce", "margin", "--launcher", "ray", "--workers", "2", "--out", "x"], "resources"),
+    "a limit of 0": (["run", "--method", "bn", "--out", "x", "--limit", "0"], "Leave it out to use all"),
+    "an unknown preprocessing of a bundle": (
+        ["bundle", "--preprocess", "crop", "--out", "x"],
+        "`preprocess` to be one",
+    ),
+    "an option in words": (["run", "--method", "tent", "--set", "a=1", "--out", "x"], "Expected the option of tent to"),
+    "a token that is not there": (["serve", "a.png", "--token-file", "no"], "No such file: no. Check the path."),
+    "corrupted files of one's own images": (
+        ["run", "--method", "bn", "--dataset", "folder:.", "--corrupted", ".", "--out", "x"],
+        "the data set of the corrupted files to be one of cifar10, cifar100, imagenet, digits, but",
+    ),
+    "a negative seed": (["demo", "--seed", "-1"], "seed"),
+}
+
+
+FOUR = "from torch import nn\n\ndef four():\n    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 4))\n"
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_users_mistake_is_one_line_and_exit_code_2(command, mistake, tmp_path) -> None:
+    arguments, text = MISTAKES[mistake]
+    Image.new("RGB", (32, 32)).save(tmp_path / "a.png")
+    (tmp_path / "four.py").write_text(FOUR)
+    code, _, err = command(*arguments)
+    assert code == 2
+    assert len(err.strip().splitlines()) == 1
+    assert err.startswith("Error: ")
+    assert text in err
+    assert not (tmp_path / "x").exists()
+
+
+def test_images_folders_and_arrays_are_corrupted(command, tmp_path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+    (tmp_path / "in" / "sub").mkdir(parents=True)
+    for k, path in enumerate(("a.png", "b.png", "sub/c.png")):
+        Image.fromarray(pixels[k]).save(tmp_path / "in" / path)
+    np.save(tmp_path / "in.npy", pixels)
+    expected = vcotta.corrupt(pixels, "contrast", 3, seed=4)
+    options = ("--name", "contrast", "--severity", "3", "--seed", "4", "--out")
+    assert command("corrupt", "in", *options, "out")[0] == 0
+    assert command("corrupt", "in.npy", *options, "out.npy")[0] == 0
+    assert command("corrupt", "in/a.png", *options, "one.png")[0] == 0
+    for k, path in enumerate(("a.png", "b.png", "sub/c.png")):
+        assert np.array_equal(np.asarray(Image.open(tmp_path / "out" / path)), expected[k])
+    assert np.array_equal(np.load(tmp_path / "out.npy"), expected)
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "one.png")), expected[0])
+
+
+PETS = """
+from torch import nn
+def linear(classes):
+    return nn.Sequential(nn.BatchNorm2d(3), nn.AvgPool2d(56), nn.Flatten(), nn.Linear(48, classes))
+"""
+
+
+@pytest.fixture
+def network(tmp_path):
+    """Arguments that name a network of one's own, made for any number of classes, and its weights."""
+    from safetensors.torch import save_file
+
+    from vcotta.models import build_network
+
+    def make(classes: int, code: str = PETS) -> tuple[str, ...]:
+        (tmp_path / "net.py").write_text(code)
+        name = f"{tmp_path / 'net.py'}:linear"
+        save_file(build_network(name, classes).state_dict(), tmp_path / "net.safetensors")
+        return "--model", name, "--weights", str(tmp_path / "net.safetensors"), "--device", "cpu"
+
+    return make
+
+
+def _save(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (224, 224, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, "JPEG")
+
+
+def test_anybodys_images_are_taken_as_they_are(command, network, tmp_path) -> None:
+    for number in range(6):
+        _save(tmp_path / "pets" / ("cat", "dog")[number % 2] / f"{number}.jpg", number)
+    data = ("--dataset", f"folder:{tmp_path / 'pets'}", *network(2))
+    code, out, _ = command("run", "--method", "bn", *data, "--corruptions", "none", "--out", "as-is")
+    assert code == 0
+    assert "6 images as they are" in out
+    manifest, summary = (
+        json.loads((tmp_path / "as-is" / f"{name}.json").read_text()) for name in ("manifest", "summary")
+    )
+    assert (manifest["stream"]["order"], manifest["stream"]["pixels"]) == (["clean"], "clean")
+    assert [(part["domain"], part["severity"], part["n"]) for part in summary["domains"]] == [("clean", 0, 6)]
+    assert command("run", "--method", "bn", *data, "--corruptions", "fog, contrast", "--out", "two")[0] == 0
+    assert json.loads((tmp_path / "two" / "manifest.json").read_text())["stream"]["order"] == ["fog", "contrast"]
+    code, _, err = command("run", "--method", "bn", *data[:4], "--out", "no-weights")
+    assert code == 2
+    assert "vcotta train" not in err
+
+
+def test_a_network_is_warmed_up_on_anybodys_folder(command, network, tmp_path) -> None:
+    for number in range(8):
+        _save(tmp_path / "source" / ("cat", "dog")[number % 2] / f"{number}.jpg", number)
+    data = ("--dataset", f"folder:{tmp_path / 'source'}@32", *network(2, PETS.replace("56", "8")))
+    assert command("warmup", *data, "--epochs", "1", "--no-flip", "--out", "warm.safetensors")[0] == 0
+    about = read_state(tmp_path / "warm.safetensors", "vcotta-warmed-1")["about"]
+    assert (about["config"]["epochs"], about["config"]["flip"]) == (1, False)
+    warmed = (*data[:4], "--weights", "warm.safetensors")
+    run = ("run", "--method", "vcotta", "--set", "views=1", "--corruptions", "none")
+    assert command(*run, *warmed, "--out", "adapted")[0] == 0
+    manifest = json.loads((tmp_path / "adapted" / "manifest.json").read_text())
+    assert manifest["stream"]["data"]["image_shape"] == [32, 32, 3]
+    code, _, err = command(*run, *data, "--out", "not-warmed")  # a test folder is never taken for source data
+    assert code == 2
+    assert "Expected training images" in err
+    assert "--source folder:DIR" in err
+    assert "vcotta warmup --dataset folder:DIR" in err
+    code, _, err = command("train", "--dataset", data[1], "--model", "resnet-20", "--out", "t.safetensors")
+    assert code == 2
+    assert "Expected one of the data sets with settings for training, digits, cifar10, cifar100" in err
+
+
+@pytest.mark.parametrize("method", ["eata", "vcotta"])
+def test_a_method_learns_from_the_source_folder_it_is_given(command, network, method, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path / "cache"))
+    for number in range(8):
+        _save(tmp_path / "source" / ("cat", "dog")[number % 2] / f"{number}.jpg", number)
+        _save(tmp_path / "pets" / ("cat", "dog")[number % 2] / f"{number}.jpg", 100 + number)
+    data = ("--dataset", f"folder:{tmp_path / 'pets'}@32", *network(2, PETS.replace("56", "8")))
+    run = ("run", "--method", method, *data, "--corruptions", "none", "--out", "learned")
+    assert command(*run)[0] == 2
+    _save(tmp_path / "few" / "dog" / "0.jpg", 0)
+    code, _, err = command(*run, "--source", f"folder:{tmp_path / 'few'}")
+    assert code == 2
+    assert "to have the classes of the stream in the same order, but got dog in place of cat" in err
+    assert command(*run, "--source", f"folder:{tmp_path / 'nowhere'}")[0] == 2
+    assert command(*run, "--source", f"folder:{tmp_path / 'source'}")[0] == 0
+    assert json.loads((tmp_path / "learned" / "manifest.json").read_text())["spec"]["source"].endswith("source")
+    assert len([*(tmp_path / "cache").glob("*/*.safetensors")]) == 1  # what was learned, at the size of the stream
+
+
+def test_imagenet_c_is_read_by_subset_by_list_and_resized_twice_only_on_request(
+    command, network, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(imagenet, "CLASSES", 2)
+    names = [f"n0000000{number % 2}/ILSVRC2012_val_{number:08d}.JPEG" for number in range(4)]
+    for number, name in enumerate(names):
+        _save(tmp_path / "C" / "fog" / "5" / name, number)
+    (tmp_path / "list.txt").write_text(names[3] + "\n")
+    own = ("--dataset", "imagenet", *network(1000), "--corrupted", "C", "--corruptions", "fog")
+
+    def stream(out: str, *options: str):
+        code, _, err = command("run", "--method", "source", *own, "--out", out, *options)
+        return json.loads((tmp_path / out / "manifest.json").read_text())["stream"] if code == 0 else err
+
+    assert stream("all")["images_per_domain"] == 4
+    assert stream("subset", "--subset", "2")["images_per_domain"] == 2
+    assert stream("list", "--list", "list.txt")["images_per_domain"] == 1
+    assert "a second time" in stream("twice", "--preprocess", "res256crop224")
+    legacy = stream("legacy", "--preprocess", "res256crop224", "--legacy")
+    assert legacy["preprocessing"] == "res256crop224, uint8 / 255"
+    assert "preprocess" in stream("unknown", "--preprocess", "crop")
+
+
+def test_imagenet_is_prepared_by_a_list_without_resizing(command, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(imagenet, "CLASSES", 2)
+    names = [f"n0000000{number % 2}/ILSVRC2012_val_{number:08d}.JPEG" for number in range(4)]
+    for number, name in enumerate(names):
+        _save(tmp_path / "val" / name, number)
+    (tmp_path / "list.txt").write_text("\n".join(names[1:]))
+    arguments = ("data", "prepare", "imagenet", "--root", ".", "--list", "list.txt")
+    assert "a second time" in command(*arguments)[2]
+    assert command(*arguments, "--preprocess", "none")[0] == 0
+    assert "3 test" in command("data", "list")[1]
+
+
+@pytest.fixture
+def cifar(tmp_path):
+    """A tiny CIFAR-10 in the official binary format, and the same as CIFAR-10-C."""
+    generator = np.random.default_rng(0)
+    folder = tmp_path / "root" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    for name in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"):
+        records = generator.integers(0, 256, (20, 3073), dtype=np.uint8)
+        records[:, 0] %= 10
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
+    (folder / "batches.meta.txt").write_text("\n".join(CIFAR10_CLASSES) + "\n")
+    return tmp_path / "root"
+
+
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+@pytest.fixture
+def tiny_counts(monkeypatch):
+    """CIFAR-10's facts, but for the number of images."""
+    facts = CIFAR["cifar10"]
+    small = {
+        split: {stem: file._replace(images=20) for stem, file in files.items()} for split, files in facts.files.items()
+    }
+    monkeypatch.setitem(CIFAR, "cifar10", dataclasses.replace(facts, files=small))
+
+
+@pytest.mark.slow
+def test_cifar10_from_prepared_files_to_a_recorded_run(command, cifar, tiny_counts, tmp_path) -> None:
+    code, _, err = command("data", "prepare", "cifar10", "--root", str(cifar))
+    assert code == 2
+    assert "SHA-256" in err
+    assert command("data", "prepare", "cifar10", "--root", str(cifar), "--no-verify")[0] == 0
+    assert "100 train, 20 test" in command("data", "list")[1]
+    device = ("--device", "cpu")
+    code, out, _ = command(
+        "train", "--dataset", "cifar10", "--model", "wrn-10-1", "--epochs", "1", "--out", "w.safetensors", *device
+    )
+    assert code == 0
+    assert "error on clean test images" in out
+    assert not list(tmp_path.glob("*.training"))
+    assert command("train", "--dataset", "cifar10", "--out", "w.safetensors", *device)[0] == 2
+    network = ("--dataset", "cifar10", "--model", "wrn-10-1", "--weights", "w.safetensors", *device)
+    code, out, err = command("check", *network)  # an epoch on noise teaches nothing, and the check says so
+    assert code == 1
+    assert "Expected an error well below chance" in out
+    assert command("run", "--method", "bn", *network[:4], *device, "--out", "none")[2].startswith(
+        "Error: Expected `weights`"
+    )
+    assert command("warmup", *network, "--epochs", "1", "--out", "warm.safetensors")[0] == 0
+    code, out, _ = command("corrupt", "cifar10", "--out", "c", "--severity", "5", *device)
+    assert code == 0
+    warmed = ("--dataset", "cifar10", "--model", "wrn-10-1", "--weights", "warm.safetensors", *device)
+    few = ("--set", "views=1", "--corruptions", "gaussian_noise,fog,jpeg_compression")
+    for name, more in (("fly", ()), ("files", ("--corrupted", "c"))):
+        assert command("run", "--method", "vcotta", *warmed, *few, "--out", name, *more)[0] == 0
+    made, read = (json.loads((tmp_path / name / "manifest.json").read_text())["stream"] for name in ("fly", "files"))
+    assert (made["pixels"], read["pixels"]) == ("generated", "files")
+    assert (tmp_path / "fly/records.jsonl").read_bytes() == (tmp_path / "files/records.jsonl").read_bytes()
+    for name in ("once", "again"):  # the second time with the warmed network of the first, from the cache folder
+        code, _, err = command(
+            "run", "--method", "vcotta", *network, "--set", "views=1", "--corruptions", "fog", "--out", name
+        )
+        assert code == 0
+        assert ("from the cache" in err) == (name == "again")
+    assert (tmp_path / "once/records.jsonl").read_bytes() == (tmp_path / "again/records.jsonl").read_bytes()
+    (note,) = (tmp_path / "cache" / "warmed").glob("*.json")
+    assert {"sha256", "licence", "weights_sha256", "data_sha256"} <= json.loads(note.read_text()).keys()
+    assert len(list((tmp_path / "cache" / "warmed").glob("*.safetensors"))) == 1
+
+
+def test_a_method_with_presets_says_how_to_choose_one(command) -> None:
+    assert "Presets: best, paper, authors; choose one with --set preset=NAME." in command("methods", "vcotta")[1]
+    assert "Presets" not in command("methods", "tent")[1]

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from vcotta.nn.inputs import check_accepted, check_images, labelled_batches
+
+IMAGES = torch.linspace(0, 1, 48).reshape(1, 3, 4, 4)
+
+
+@pytest.mark.parametrize("slip", [lambda x: (x - 0.5) / 0.2, lambda x: (x - 0.48) / 0.23, lambda x: 2 * x])
+def test_normalised_images_are_refused_with_how_to_undo_it(slip) -> None:
+    with pytest.raises(ValueError, match=r"lie in \[0, 1\], but got values from .*Undo the mean and std"):
+        check_images(slip(IMAGES))
+
+
+@pytest.mark.parametrize("brightest", [255, 60])
+def test_bytes_are_refused_with_how_to_scale_them(brightest) -> None:
+    with pytest.raises(ValueError, match="Divide by 255"):
+        check_images(brightest * IMAGES)
+
+
+@pytest.mark.parametrize("slip", [lambda x: 1.0002 * x, lambda x: x - 0.001])
+def test_images_slightly_out_of_range_are_refused_with_advice_to_clamp(slip) -> None:
+    with pytest.raises(ValueError, match=r"from (0 to 1\.0002|-0\.001 to 0\.999)\. .*clamp\(0, 1\)"):
+        check_images(slip(IMAGES))
+
+
+def test_a_loaders_batch_is_refused_with_advice_to_pass_its_images() -> None:
+    with pytest.raises(TypeError, match=r"got list\. Of a batch of a loader pass the images: batch\[0\]"):
+        check_images([IMAGES, torch.zeros(1)])
+    with pytest.raises(TypeError, match=r"got ndarray\. Try torch\.from_numpy"):
+        check_images(IMAGES.numpy())
+
+
+def test_images_in_their_range_pass() -> None:
+    check_images(IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("source", "got"),
+    [
+        ([IMAGES], r"a tensor of shape \(1, 3, 4, 4\)"),
+        ((IMAGES, torch.zeros(1)), r"a tensor of shape \(1, 3, 4, 4\)"),
+        ([(IMAGES, torch.zeros(1), torch.zeros(1))], "a tuple of 3"),
+        (torch.utils.data.TensorDataset(IMAGES, torch.zeros(1)), r"images of shape \(3, 4, 4\)"),
+        ([{"image": IMAGES}], "a dict"),
+    ],
+)
+def test_source_data_without_batches_is_refused_with_how_to_wrap_it(source, got) -> None:
+    with pytest.raises(TypeError, match=f"to yield batches, .*but got {got}.*DataLoader"):
+        list(labelled_batches(source))
+
+
+def test_a_network_that_ends_in_a_softmax_is_refused_and_one_in_log_softmax_is_not() -> None:
+    body = nn.Sequential(nn.Flatten(), nn.Linear(48, 4))
+    with pytest.raises(ValueError, match=r"its outputs are probabilities.* Remove its softmax"):
+        check_accepted(nn.Sequential(body, nn.Softmax(-1)), IMAGES)
+    assert check_accepted(nn.Sequential(body, nn.LogSoftmax(-1)), IMAGES) == 4
+    body[1].weight.data.zero_()  # outputs that are the same for all images are no sign of a softmax
+    body[1].bias.data.fill_(0.25)
+    assert check_accepted(body, IMAGES.expand(2, -1, -1, -1)) == 4

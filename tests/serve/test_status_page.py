@@ -1,0 +1,110 @@
+"""The status page in a real browser, on a real server."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+uvicorn = pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
+
+from selenium.webdriver.support.ui import WebDriverWait
+
+from vcotta.serve.app import create_app
+from vcotta.serve.service import Service
+
+
+@pytest.fixture
+def page(browser, bundle):
+    """A service behind a real server, and the browser on its status page."""
+    with Service(bundle, wait=0.0) as service:
+        server = uvicorn.Server(uvicorn.Config(create_app(service), port=0, log_level="warning"))
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        while not server.started:
+            time.sleep(0.02)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        browser.get_log("browser"), browser.get_log("performance")
+        browser.get(f"http://127.0.0.1:{port}/")
+        browser.service_under_test = service
+        yield browser
+        browser.get("about:blank")
+        server.should_exit = True
+        thread.join()
+
+
+def text(browser, place: str) -> str:
+    return browser.execute_script("return document.getElementById(arguments[0]).textContent", place)
+
+
+def until(browser, condition) -> None:
+    WebDriverWait(browser, 20, 0.1).until(condition)
+
+
+def test_the_page_shows_new_batches_without_errors_or_foreign_requests(page, images) -> None:
+    until(page, lambda b: "No batch yet" in text(b, "message"))
+    assert text(page, "about").startswith("tent on wrn-10-1, 4 classes")
+    service = page.service_under_test
+    real = service.engine.adapter.predict_and_adapt
+
+    def noting(batch):
+        service.engine.adapter.note(alpha=0.25, guard={"action": "<b>pulled back</b>"} if len(batch) == 5 else {})
+        return real(batch)
+
+    service.engine.adapter.predict_and_adapt = noting
+    for count in (6, 6, 5):
+        service.predict(images(count)).result(10)
+    until(page, lambda b: text(b, "tile-steps") == "3")
+    assert text(page, "tile-images") == "17"
+    assert text(page, "now-alpha") == "0.25"
+    for key in ("entropy", "alpha", "parameter_distance", "seconds"):
+        assert page.execute_script(f"return document.getElementById('line-{key}').points.length") >= 2
+        assert "now" in page.execute_script(f"return document.getElementById('chart-{key}').getAttribute('aria-label')")
+    rows = page.find_elements("css selector", "#events tr")
+    assert [row.text.split()[0] for row in rows] == ["3"]
+    assert "<b>pulled back</b>" in rows[0].text
+    assert page.get_log("browser") == []
+    events = [json.loads(line["message"])["message"] for line in page.get_log("performance")]
+    asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    assert all(url.startswith((page.current_url, "data:")) for url in asked)
+
+
+@pytest.mark.slow
+def test_the_page_can_be_paused_by_keyboard_and_has_a_dark_mode_and_fits_a_phone(page, images) -> None:
+    until(page, lambda b: "No batch yet" in text(b, "message"))
+    button = page.find_element("id", "pause")
+    button.send_keys(" ")
+    assert (button.text, button.get_attribute("aria-pressed")) == ("Continue", "true")
+    page.service_under_test.predict(images(6)).result(10)
+    time.sleep(1.5)
+    assert text(page, "tile-steps") == "0"
+    button.send_keys(" ")
+    until(page, lambda b: text(b, "tile-steps") == "1")
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+    assert page.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(15, 18, 22)"
+    page.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 320, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    )
+    assert page.execute_script("return document.documentElement.scrollWidth") <= 320
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert page.get_log("browser") == []
+
+
+@pytest.mark.slow
+def test_the_page_says_when_the_server_does_not_answer(page) -> None:
+    until(page, lambda b: "No batch yet" in text(b, "message"))
+    page.execute_cdp_cmd("Network.enable", {})
+    page.execute_cdp_cmd(
+        "Network.emulateNetworkConditions",
+        {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
+    )
+    until(page, lambda b: "does not answer" in text(b, "message"))
+    page.execute_cdp_cmd(
+        "Network.emulateNetworkConditions",
+        {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1},
+    )
+    until(page, lambda b: "No batch yet" in text(b, "message"))
