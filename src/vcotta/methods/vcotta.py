@@ -214,11 +214,8 @@ class VCoTTA(Adapter):
             alpha = self._alpha(source, teacher)
             prediction = self._infer(source, teacher, alpha)
             target = self._target(source, teacher, alpha)
-            self.watch(source[0], teacher[0])
-            drift = (
-                kl_divergence(self.networks["teacher"], self.start, compiled=bool(self.runtime.compile))
-                / self._dimensions
-            )
+            drift = self.drift()
+            self.watch(source[0], teacher[0], drift)
         self._update(images, target, alpha.mean())
         self.note(
             alpha=alpha.mean(),
