@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from rich import progress as bars
 from rich.console import Console
 
-__all__ = ["Progress", "display"]
+__all__ = ["Progress", "display", "epoch_lines"]
 
 Progress = Callable[[int, int, float], None]
 """A function that long work calls as it proceeds: (done, total, value to show).
@@ -67,6 +68,27 @@ def display(console: Console | None = None) -> Iterator[Callable[[str, str], Pro
     finally:
         if shown.tasks:
             shown.stop()
+
+
+def epoch_lines(label: str) -> Progress:
+    """Return a `Progress` for the end of each epoch that prints a line, at most one a second and always the last.
+
+    Example:
+        >>> from contextlib import redirect_stderr
+        >>> with redirect_stderr(sys.stdout):
+        ...     epoch_lines("Warm-up")(5, 5, 0.25)
+        Warm-up: epoch 5 of 5, loss 0.250, 0 s
+    """
+    began, due = time.monotonic(), 0.0
+
+    def progress(done: int, total: int, value: float) -> None:
+        nonlocal due
+        now = time.monotonic()
+        if now >= due or done == total:
+            due = now + 1
+            print(f"{label}: epoch {done} of {total}, loss {value:.3f}, {now - began:.0f} s", file=sys.stderr)
+
+    return progress
 
 
 def _plain(console: Console, label: str, value_format: str) -> Progress:
