@@ -20,7 +20,9 @@ from vcotta.cli.options import (
     Precision,
     Seed,
     Settings,
+    SourceLimit,
     Subset,
+    Unsupported,
     interrupt_message,
     numbers,
     parse_grid,
@@ -55,6 +57,8 @@ def run(
             "set's own training images."
         ),
     ] = None,
+    source_limit: SourceLimit = None,
+    unsupported: Unsupported = None,
     seed: Seed = 0,
     stream_seed: StreamSeed = 0,
     protocol: Annotated[
@@ -153,6 +157,8 @@ def run(
         weights,
         parse_settings(settings, method),
         source=source,
+        source_limit=source_limit,
+        warm_up={} if unsupported is None else {"unsupported": unsupported},
         protocol=protocol,
         protocol_options=parse_protocol(protocol_set),
         corruptions=STANDARD if corruptions is None else [name.strip() for name in corruptions.split(",")],
