@@ -28,6 +28,7 @@ PUBLIC = {
     "Runtime",
     "Prediction",
     "save",
+    "serve",
     "load",
     "warm_up",
     "WarmUpConfig",
@@ -57,8 +58,15 @@ def test_the_public_names_are_these_and_all_are_there() -> None:
 
 def test_names_are_loaded_when_first_used_so_that_the_command_starts_without_torch() -> None:
     code = "import sys, vcotta, vcotta.cli; print('torch' in sys.modules); vcotta.Run; print('torch' in sys.modules)"
+    code = f"import sys; sys.modules['fastapi'] = None; {code}; print(vcotta.serve.load_bundle.__name__)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.split() == ["False", "True"]
+    assert out.stdout.split() == ["False", "True", "load_bundle"]  # the last without the extra `serve`
+
+
+def test_no_message_advises_to_install_the_package_from_an_index() -> None:
+    owned = ROOT / "src" / "vcotta" / "cli" / "serve.py"
+    files = [path for path in (ROOT / "src").rglob("*.py") if path != owned]
+    assert not [path.name for path in files if re.search(r"pip install .*vcotta\b", path.read_text("utf-8"))]
 
 
 PAGES = [ROOT / "docs" / "add-a-method.md", *sorted((ROOT / "examples").glob("*.py"))]
