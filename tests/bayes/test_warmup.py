@@ -362,7 +362,9 @@ def test_attention_is_left_as_points_on_request(images) -> None:
     ):
         assert is_variational(net)
         assert not is_variational(net.attention)
-    with pytest.raises(ValueError, match=r"unsupported='keep' in Python, --unsupported keep at the command line"):
+    with pytest.raises(
+        ValueError, match=r"unsupported='keep' in Python, `vcotta warmup --unsupported keep` at the command line"
+    ):
         build_adapter("vcotta", Attentive(), source=source)
 
 

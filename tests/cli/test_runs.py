@@ -207,7 +207,7 @@ def test_source_limit_and_unsupported_reach_the_warm_up_of_both_commands(command
     own = ("--model", "own.py:Attentive", "--source-limit", "100", "--device", "cpu")
     code, _, err = command("warmup", *own, "--out", "no.safetensors")
     assert code == 2
-    assert "--unsupported keep at the command line" in err
+    assert "--unsupported keep` at the command line" in err
     assert command("warmup", *own, "--epochs", "1", "--unsupported", "keep", "--out", "w.safetensors")[0] == 0
     run = ("run", "--method", "vcotta", "--limit", "4", "--corruptions", "fog", "--set", "views=2")
     code, _, err = command(*run, *own, "--unsupported", "keep", "--out", "x")

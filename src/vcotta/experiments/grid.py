@@ -51,7 +51,7 @@ def run_spec(
 
     Example:
         >>> net = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 10))
-        >>> spec = RunSpec("bn", corruptions=("fog", "contrast"), limit=100)
+        >>> spec = RunSpec("source", corruptions=("fog", "contrast"), limit=100)
         >>> run = run_spec(spec, model=net)  # without `model` the digits network is trained, or read from the cache
         >>> len(run.records), RunSpec.from_json(run.manifest["spec"]) == spec
         (4, True)

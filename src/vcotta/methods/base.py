@@ -197,7 +197,7 @@ class Adapter(Declared, Passes, ABC):
 
         Example:
             >>> from vcotta.methods import build_adapter
-            >>> adapter = build_adapter("bn", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)))
+            >>> adapter = build_adapter("source", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)))
             >>> adapter.predict(torch.rand(5, 3, 2, 2), coverage=0.6).abstain.sum()
             tensor(2)
         """

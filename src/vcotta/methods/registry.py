@@ -311,7 +311,7 @@ def distribute(adapter: Adapter, world: World) -> None:
         ValueError: If the method cannot be shared; the text lists those that can.
 
     Example:
-        >>> adapter = build_adapter("bn", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)))
+        >>> adapter = build_adapter("source", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)))
         >>> distribute(adapter, World())  # a process of its own: nothing changes
     """
     if world.size > 1:

@@ -100,8 +100,8 @@ def run_stream(
         >>> net = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 10))
         >>> stream = vcotta.make_stream("continual", load_digits()[1], ("fog", "frost"), batch_size=50, limit=100)
         >>> with tempfile.TemporaryDirectory() as out:
-        ...     run = run_stream(vcotta.build_adapter("bn", net), stream, out, checkpoint_every=1)
-        ...     run_stream(vcotta.build_adapter("bn", net), stream, out, resume=True) == run  # it is finished
+        ...     run = run_stream(vcotta.build_adapter("source", net), stream, out, checkpoint_every=1)
+        ...     run_stream(vcotta.build_adapter("source", net), stream, out, resume=True) == run  # it is finished
         True
     """
     _check_options(stream, out, overwrite, resume, checkpoint_every)
