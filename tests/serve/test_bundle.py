@@ -10,6 +10,7 @@ from torch import nn
 
 from vcotta import Guard, build_adapter, to_variational
 from vcotta._util.tensorfile import read_state, write_state
+from vcotta.cli.serve import parse_guard
 from vcotta.experiments.benchmarks import find_benchmark
 from vcotta.models import build_network
 from vcotta.models.wide_resnet import digits_network
@@ -53,12 +54,38 @@ def test_the_server_has_the_guard_of_the_bundle(tmp_path, case) -> None:
     assert Engine(load_bundle(tmp_path / "a")).adapter.guard == expected
 
 
-@pytest.mark.parametrize(("option", "expected"), [("--guard", Guard()), ("--no-guard", None)])
-def test_the_command_chooses_the_guard(command, tmp_path, monkeypatch, option, expected) -> None:
+CHOSEN = {
+    "the default": ([], Guard()),
+    "none": (["--guard", "off"], None),
+    "own bounds": (
+        ["--guard", "contradiction=0.4", "--guard", "window=500", "--guard", "collapse=none"],
+        Guard(contradiction=0.4, window=500, collapse=None),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHOSEN)
+def test_the_command_stores_the_chosen_guard_in_the_bundle(command, tmp_path, monkeypatch, case) -> None:
     monkeypatch.setattr("vcotta.experiments.build.start_network", lambda *_, **__: digits_network())  # untrained
-    code, _, error = command("bundle", "--method", "bn", option, "--out", str(tmp_path / "a"))
+    options, expected = CHOSEN[case]
+    code, _, error = command("bundle", "--method", "bn", *options, "--out", str(tmp_path / "a"))
     assert code == 0, error
     assert load_bundle(tmp_path / "a").build_guard() == expected
+
+
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        (["off", "pull=0.2"], "or `off` alone, but got 'off'"),
+        (["colapse=0.4"], "collapse"),
+        (["collapse=much"], "a number or none, but got 'much'"),
+        (["collapse=2"], r"`collapse` to lie in \[0, 1\], but got 2"),
+        (["patience=1.5"], "`patience` to be a whole number"),
+    ],
+)
+def test_a_wrong_guard_option_is_refused_with_its_reason(entries, reason) -> None:
+    with pytest.raises(ValueError, match=reason):
+        parse_guard(entries)
 
 
 def test_an_old_bundle_without_a_guard_field_gets_the_default_guard(bundle_path, tmp_path) -> None:

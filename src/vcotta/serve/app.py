@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vcotta._version import __version__
 from vcotta.report.html import render
 from vcotta.serve.auth import Auth
+from vcotta.serve.logs import log_event, request_id, safe_path
 from vcotta.serve.metrics import Metrics
 from vcotta.serve.requests import FORM, NPY, RefusedError, discard, read_images
 from vcotta.serve.schemas import Health, PredictResponse, Problem, ResetResponse, State
@@ -161,7 +162,9 @@ async def _predict(
         service.metrics.open_requests.inc()
         try:
             images = await read_images(request, service.bundle.preprocess, limits, state.decoders)
-            served = await asyncio.wrap_future(service.predict(images, adapt=adapt, coverage=coverage))
+            request.state.images = len(images)
+            job = service.predict(images, adapt=adapt, coverage=coverage, request=request.state.request_id)
+            served = await asyncio.wrap_future(job)
         finally:
             state.open_requests -= 1
             service.metrics.open_requests.dec()
@@ -298,7 +301,7 @@ async def _no_such_route(request: Request, error: Exception) -> JSONResponse:
 
 
 class _Observed:
-    """Counts every request and adds the common headers to every answer."""
+    """Counts and logs every request, and adds the common headers and the request's id to every answer."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: set[str]) -> None:
         self.app, self.metrics, self.routes = app, metrics, routes
@@ -308,16 +311,30 @@ class _Observed:
             await self.app(scope, receive, send)
             return
         started, status = time.monotonic(), 500
+        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        state = scope.setdefault("state", {})  # which `Request.state` shows
+        state |= {"request_id": request_id(given), "images": 0}
+        headers = [*_HEADERS, (b"x-request-id", state["request_id"].encode())]
 
         async def observed(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", []), *_HEADERS]
+                message["headers"] = [*message.get("headers", []), *headers]
             await send(message)
 
         try:
             await self.app(scope, receive, observed)
         finally:
             path = scope["path"] if scope["path"] in self.routes else "other"
-            self.metrics.add_request(path, status, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            self.metrics.add_request(path, status, seconds)
+            log_event(
+                "request",
+                id=state["request_id"],
+                method=scope["method"][:20],
+                path=safe_path(scope["path"]),
+                status=status,
+                images=state["images"],
+                ms=round(1000 * seconds, 1),
+            )

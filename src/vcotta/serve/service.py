@@ -27,6 +27,7 @@ from vcotta._version import __version__
 from vcotta.nn.runtime import Runtime
 from vcotta.serve.bundle import Bundle
 from vcotta.serve.engine import Answer, Engine, StateLostError, StateStore
+from vcotta.serve.logs import log_event
 from vcotta.serve.metrics import Metrics
 from vcotta.serve.requests import Limits, RefusedError
 
@@ -52,6 +53,7 @@ class _Job:
     kind: Literal["adapt", "predict", "reset"]
     images: Tensor
     coverage: float | None = None
+    request: str = ""
     accepted: float = field(default_factory=time.monotonic)
     future: Future[Served] = field(default_factory=Future)
 
@@ -138,13 +140,15 @@ class Service:
 
     # Called by any thread.
 
-    def predict(self, images: Tensor, *, adapt: bool = True, coverage: float | None = None) -> Future[Served]:
-        """Queue a request; its future always gets an answer or a `RefusedError`.
+    def predict(
+        self, images: Tensor, *, adapt: bool = True, coverage: float | None = None, request: str = ""
+    ) -> Future[Served]:
+        """Queue a request; its future always gets an answer or a `RefusedError`. The log names it by ``request``.
 
         Raises:
             RefusedError: 429 if too many images are waiting, 503 if the server is stopping.
         """
-        return self._submit(_Job("adapt" if adapt else "predict", images, coverage))
+        return self._submit(_Job("adapt" if adapt else "predict", images, coverage, request))
 
     def reset(self) -> Future[Served]:
         """Queue a return to the start, behind the waiting requests; errors as for `predict`."""
@@ -260,6 +264,10 @@ class Service:
             return
         seconds, steps, changes = time.monotonic() - started, self.engine.adapter.steps, self.engine.changes
         self.metrics.add_batch(answer, seconds, len(jobs), steps, changes, self.engine.adapter.parameter_distance())
+        if guard := answer.notes.get("guard"):
+            names = [job.request for job in jobs if job.request]
+            counts = {"step": steps, "changes": changes, "images": sum(map(len, jobs))}
+            log_event("guard", logging.WARNING, **guard, **counts, requests=names)
         self._reply(jobs, answer)
 
     def _adapt_without_failing(self, jobs: list[_Job]) -> None:
