@@ -305,3 +305,35 @@ def test_pages_load_nothing_from_other_servers(client) -> None:
         assert page.headers["x-content-type-options"] == "nosniff"
         assert not re.search(r"(src|href)=\"(https?:)?//", page.text)
     assert "/v1/predict" in client.get("/docs").text
+
+
+def form(*contents: bytes, end: bytes = b"--edge--\r\n") -> bytes:
+    """The body of a form with the boundary ``edge``, closed by ``end``."""
+    head = b'--edge\r\nContent-Disposition: form-data; name="images"; filename="a.png"\r\n\r\n'
+    return b"".join(head + content + b"\r\n" for content in contents) + end
+
+
+FORM_EDGE = {"Content-Type": "multipart/form-data; boundary=edge"}
+
+
+@pytest.mark.parametrize(
+    ("end", "dropped"),
+    [
+        pytest.param(b"", 0, id="no closing boundary"),
+        pytest.param(b"--edge\r\n", 0, id="another part announced"),
+        pytest.param(b"--edge-", 0, id="half a closing boundary"),
+        pytest.param(b"", 40, id="cut off in the last part"),
+    ],
+)
+def test_a_form_that_was_cut_off_is_refused_and_changes_nothing(client, service, png, end, dropped) -> None:
+    contents = [png(seed=seed) for seed in range(3)]
+    whole = form(*contents, end=end)
+    answer = client.post("/v1/predict", content=whole[: len(whole) - dropped], headers=FORM_EDGE | BEARER)
+    assert answer.status_code == 422
+    assert "cut off" in answer.json()["detail"]
+    assert service.engine.changes == service.engine.adapter.steps == 0
+
+
+def test_a_whole_form_is_served_with_or_without_a_last_line_break(client, png) -> None:
+    for end in (b"--edge--", b"--edge--\r\n", b"--edge--\r\nan epilogue"):
+        assert client.post("/v1/predict", content=form(png(), end=end), headers=FORM_EDGE | BEARER).status_code == 200

@@ -119,8 +119,17 @@ async def discard(request: Request, limits: Limits) -> None:
         return
 
 
+class _FormParser(MultiPartParser):
+    """Notes whether the closing boundary arrived: without it the last file may be incomplete, or others missing."""
+
+    ended = False
+
+    def on_end(self) -> None:
+        self.ended = True
+
+
 async def _read_form(request: Request, limits: Limits) -> list[bytes]:
-    parser = MultiPartParser(request.headers, _limited(request, limits), max_files=limits.images, max_fields=1)
+    parser = _FormParser(request.headers, _limited(request, limits), max_files=limits.images, max_fields=1)
     parser.spool_max_size = limits.body  # keeps the form in memory, which is limited, and off the disk
     try:
         form = await parser.parse()
@@ -130,6 +139,8 @@ async def _read_form(request: Request, limits: Limits) -> list[bytes]:
         detail = f"Expected a form with files in the field `images`, but it cannot be read: {error}"
         raise RefusedError(422, detail) from error
     try:
+        if not parser.ended:
+            raise RefusedError(422, "Expected a form that ends with its closing boundary, but it was cut off.")
         odd = [name for name, value in form.multi_items() if name != "images" or not isinstance(value, UploadFile)]
         if odd:
             raise RefusedError(422, f"Expected only files in the form's field `images`, but got {odd[0][:80]!r}.")
