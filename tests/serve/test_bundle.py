@@ -168,3 +168,14 @@ def test_only_named_networks_of_installed_libraries_run_without_trust() -> None:
     assert not facts.runs_foreign_code
     assert NetworkCard("timm:hf-hub:someone/model", 10).runs_foreign_code
     assert NetworkCard("os:system", 10).runs_foreign_code
+
+
+@pytest.mark.parametrize("name", ["caf\udce9", "\ud800", "a\udfffb"])
+def test_class_names_that_no_answer_could_hold_are_refused_when_bundling_and_when_loading(
+    bundle_path, tmp_path, name
+) -> None:
+    adapter = build_adapter("bn", build_network("wrn-10-1", 2))
+    with pytest.raises(ValueError, match="class names of Unicode text, but got"):
+        make_bundle(adapter, "wrn-10-1", ["a", name], Preprocess(8))
+    with pytest.raises(ValueError, match="class names of Unicode text, but got"):
+        changed(bundle_path, tmp_path, lambda content: content.update(class_names=["a", "b", "c", name]))

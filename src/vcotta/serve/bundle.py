@@ -137,6 +137,9 @@ class Bundle(Settings):
         names = self.class_names
         if len(names) != self.network.classes or not all(isinstance(n, str) and len(n) <= _LONGEST_NAME for n in names):
             raise ValueError(f"Expected {self.network.classes} class names, one for each output, but got {len(names)}.")
+        for name in names:
+            if any("\ud800" <= character <= "\udfff" for character in name):
+                raise ValueError(f"Expected class names of Unicode text, but got {name!r}. Read its file as UTF-8.")
         for tensors in (self.weights, self.prepared):
             if not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in tensors.items()):
                 raise ValueError("Expected `weights` and `prepared` to be tensors by name, but got other values.")
