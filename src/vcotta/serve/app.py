@@ -6,6 +6,7 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Query, Request
@@ -92,6 +93,7 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _no_such_route)
+    app.add_exception_handler(Exception, _failed)
     app.add_api_route("/", _status, include_in_schema=False, response_class=HTMLResponse)
     app.add_api_route("/docs", _docs, include_in_schema=False, response_class=HTMLResponse)
     app.add_api_route("/healthz", _health, response_model=Health, responses=_problems(503), summary="Health")
@@ -145,7 +147,7 @@ async def _predict(
         Query(gt=0, le=1, description="Share of images to answer; the rest abstain. Only with adapt=false."),
     ] = None,
     probabilities: Annotated[bool, Query(description="Whether to return the probabilities of all classes.")] = True,
-) -> JSONResponse:
+) -> Response:
     """Predict images, then adapt to them; the predictions are from before the adaptation."""
     state, service = request.app.state, request.app.state.service
     limits = service.limits
@@ -163,7 +165,9 @@ async def _predict(
         try:
             images = await read_images(request, service.bundle.preprocess, limits, state.decoders)
             request.state.images = len(images)
-            job = service.predict(images, adapt=adapt, coverage=coverage, request=request.state.request_id)
+            names, identity = service.bundle.class_names, request.state.request_id
+            render = partial(_body, names=names, adapted=adapt, probabilities=probabilities)
+            job = service.predict(images, adapt=adapt, coverage=coverage, request=identity, render=render)
             served = await asyncio.wrap_future(job)
         finally:
             state.open_requests -= 1
@@ -171,7 +175,7 @@ async def _predict(
     except RefusedError:
         await discard(request, limits)
         raise
-    return JSONResponse(_as_json(served, service.bundle.class_names, adapt, probabilities))
+    return Response(served.body, media_type="application/json")
 
 
 async def _reset(request: Request) -> dict[str, int]:
@@ -246,6 +250,10 @@ def _only(request: Request, *known: str) -> None:
         raise RefusedError(422, f"Expected {expected} in the address, but got {odd[0][:80]!r}.")
 
 
+def _body(served: Served, names: tuple[str, ...], adapted: bool, probabilities: bool) -> bytes:
+    return bytes(JSONResponse(_as_json(served, names, adapted, probabilities)).body)
+
+
 def _as_json(served: Served, names: tuple[str, ...], adapted: bool, probabilities: bool) -> dict[str, Any]:
     answer = served.answer
     most, labels = answer.probabilities.max(1)
@@ -298,6 +306,13 @@ async def _no_such_route(request: Request, error: Exception) -> JSONResponse:
         allowed = (error.headers or {}).get("Allow", "another method")
         detail = f"Expected {allowed} for {path}, but got {request.method[:20]}. See /docs."
     return JSONResponse({"detail": detail}, error.status_code, error.headers)
+
+
+async def _failed(request: Request, _: Exception) -> JSONResponse:
+    """Answer an error that nothing foresaw, which uvicorn logs; starlette sends this past `_Observed`."""
+    headers = {name.decode(): value.decode() for name, value in _HEADERS}
+    headers["x-request-id"] = request.state.request_id
+    return JSONResponse({"detail": "The server failed; see its log."}, 500, headers)
 
 
 class _Observed:
