@@ -264,8 +264,10 @@ def _open(content: bytes, name: str, limits: Limits) -> Image.Image:
     if min(width, height) < 1 or max(width, height) > _MOST_ASPECT * min(width, height):
         expected = f"Expected the longer side of {name} to be at most {_MOST_ASPECT} times the shorter"
         raise RefusedError(422, f"{expected}, but it has {width} x {height}.")
-    if image.mode not in _MODES:
-        raise RefusedError(422, f"Expected {name} to have eight bits a channel, but its mode is {image.mode}.")
+    raw = [str(tile[3]) for tile in image.tile]  # such as "RGB;16B", which Pillow would cut down to the mode "RGB"
+    if image.mode not in _MODES or any(";16" in mode for mode in raw):
+        detail = f"Expected {name} to have eight bits a channel, but its mode is {', '.join(raw) or image.mode}."
+        raise RefusedError(422, detail)
     if image.format != "PNG" and content.count(b"\xff\xda") > _MOST_SCANS:
         raise RefusedError(422, f"Expected {name} to have at most {_MOST_SCANS} scans, but it has more.")
     return image
