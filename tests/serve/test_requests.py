@@ -224,3 +224,22 @@ def test_sixteen_bits_a_channel_are_refused_and_eight_are_not(colours, before) -
         decode_files([png_file(kind, 16, values, before)], Preprocess(8), Limits())
     assert refused.value.status == 422
     assert "eight bits a channel" in refused.value.detail
+
+
+def with_scans(content: bytes, count: int) -> bytes:
+    """A progressive JPEG with its last scan repeated until there are so many."""
+    scan = content[content.rindex(b"\xff\xda") : -2]
+    return content[:-2] + scan * (count - content.count(b"\xff\xda")) + content[-2:]
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+def test_a_progressive_jpeg_as_encoders_write_it_is_decoded(png, mode) -> None:
+    assert decode_files([png(16, 16, mode, "JPEG", progressive=True)], SMALL, Limits()).shape == (1, 3, 8, 8)
+
+
+def test_more_scans_than_encoders_write_are_refused_before_anything_is_decoded(png, monkeypatch) -> None:
+    content = png(16, 16, kind="JPEG", progressive=True)
+    assert decode_files([with_scans(content, 20)], SMALL, Limits()).shape == (1, 3, 8, 8)
+    monkeypatch.setattr(Image.Image, "load", lambda *_: pytest.fail("it was decoded"))
+    found = refusal(decode_files, [with_scans(content, 21)], SMALL, Limits())
+    assert (found.status, "at most 20 scans, but it has 21" in found.detail) == (422, True)

@@ -32,7 +32,7 @@ FORM, NPY = "multipart/form-data", "application/x-npy"
 _PILLOW_LIMIT = 89_478_485  # pixels; Pillow warns about larger images
 _FORMATS = ("PNG", "JPEG")  # few decoders, few vulnerabilities; "JPEG" also opens MPO, several JPEGs in one file
 _MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"})  # at most eight bits a channel
-_MOST_SCANS = 100  # of a progressive JPEG, usually about ten; each scan costs a pass over the whole image
+_MOST_SCANS = 20  # of a progressive JPEG: encoders write 10, and 18 for CMYK; each costs a pass over the whole image
 _MOST_ASPECT = 20  # longer side by shorter side: resizing would make a thin image enormous
 _MOST_HEADER = 1024  # bytes of an .npy header, usually 118
 _DISCARDED = 4  # of a refused body so many times `Limits.body` are read
@@ -268,8 +268,8 @@ def _open(content: bytes, name: str, limits: Limits) -> Image.Image:
     if image.mode not in _MODES or any(";16" in mode for mode in raw):
         detail = f"Expected {name} to have eight bits a channel, but its mode is {', '.join(raw) or image.mode}."
         raise RefusedError(422, detail)
-    if image.format != "PNG" and content.count(b"\xff\xda") > _MOST_SCANS:
-        raise RefusedError(422, f"Expected {name} to have at most {_MOST_SCANS} scans, but it has more.")
+    if image.format != "PNG" and (scans := content.count(b"\xff\xda")) > _MOST_SCANS:
+        raise RefusedError(422, f"Expected {name} to have at most {_MOST_SCANS} scans, but it has {scans}.")
     return image
 
 
