@@ -364,3 +364,12 @@ def test_an_unforeseen_failure_is_a_json_answer_with_the_common_headers(client, 
     assert (answer.status_code, answer.json()) == (500, {"detail": "The server failed; see its log."})
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert len(answer.headers["x-request-id"]) == 16
+
+
+@pytest.mark.parametrize("path", ["/v1/predict/", "/v1/state/", "/docs/", "/healthz/"])
+def test_a_host_header_is_never_reflected_in_a_redirect(client, path) -> None:
+    for method in ("GET", "POST"):
+        answer = client.request(method, path, headers={"Host": "evil.example"}, follow_redirects=False)
+        assert answer.status_code == 404
+        assert "location" not in answer.headers
+        assert "evil.example" not in str(answer.headers)

@@ -86,6 +86,7 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
         description="A classifier that adapts to the images it is sent.",
         docs_url=None,  # FastAPI's own pages load scripts from other servers
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would repeat the Host header, which the client chooses
     )
     app.state.service, app.state.auth, app.state.token_needed = service, Auth(token), token is not None
     app.state.decoders = ThreadPoolExecutor(2, thread_name_prefix="vcotta-decode")
