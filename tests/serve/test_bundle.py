@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 
 import pytest
 import torch
 from torch import nn
 
-from vcotta import Guard, build_adapter, to_variational
+from vcotta import Guard, build_adapter, configure, list_methods, to_variational
 from vcotta._util.tensorfile import read_state, write_state
 from vcotta.cli.serve import parse_guard
 from vcotta.experiments.benchmarks import find_benchmark
 from vcotta.models import build_network
 from vcotta.models.wide_resnet import digits_network
 from vcotta.serve import Bundle, NetworkCard, Preprocess, load_bundle, make_bundle, save_bundle
+from vcotta.serve.bundle import check_size
 from vcotta.serve.engine import Engine
 
 KIND = "vcotta-bundle-1"
@@ -179,3 +181,30 @@ def test_class_names_that_no_answer_could_hold_are_refused_when_bundling_and_whe
         make_bundle(adapter, "wrn-10-1", ["a", name], Preprocess(8))
     with pytest.raises(ValueError, match="class names of Unicode text, but got"):
         changed(bundle_path, tmp_path, lambda content: content.update(class_names=["a", "b", "c", name]))
+
+
+ABSURD = {
+    "views": lambda c: c.update(method="cotta", settings={"views": 10**9}),
+    "the queue": lambda c: c.update(method="adacontrast", settings={"queue": 10**12}),
+    "lr": lambda c: c["settings"].update(lr=1e300),
+    "the guard's window": lambda c: c["guard"].update(window=10**30),
+    "the guard's patience": lambda c: c["guard"].update(patience=10**30),
+    "the guard's drift": lambda c: c["guard"].update(drift=1e300),
+    "batch size zero": lambda c: c.update(batch_size=0),
+    "a large batch size": lambda c: c.update(batch_size=10**9),
+    "the size of images": lambda c: c["preprocess"].update(size=10**6),
+}
+
+
+@pytest.mark.parametrize("case", ABSURD)
+def test_a_bundle_with_absurd_settings_is_refused_at_load(bundle_path, tmp_path, case) -> None:
+    with pytest.raises(ValueError, match="content is not valid: Expected"):
+        changed(bundle_path, tmp_path, ABSURD[case])
+
+
+def test_every_default_and_preset_fits_the_bounds_of_a_bundle() -> None:
+    for method in list_methods():
+        check_size(asdict(configure(method)))
+    for preset in ("paper", "authors", "best"):
+        check_size(asdict(configure("vcotta", preset=preset)))
+    check_size(asdict(Guard()))
