@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,15 @@ def test_the_unit_lets_the_server_save_its_state_and_is_confined() -> None:
     assert unit["ProtectSystem"] == "strict"
     assert unit["StateDirectory"] == "vcotta"
     assert unit["LoadCredential"] == "token:/etc/vcotta/token"
+
+
+def test_a_missing_package_of_the_server_is_named_with_all_that_the_extra_has(command, monkeypatch, tmp_path) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "vcotta.serve.server", raising=False)
+    code, _, error = command("serve", str(tmp_path / "a.bundle"))
+    assert code == 2
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["serve"]
+    assert error.rstrip().endswith("pip install " + " ".join(re.split("[<>=]", name)[0] for name in extra))
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")

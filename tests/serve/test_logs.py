@@ -6,7 +6,9 @@ import base64
 import io
 import json
 import logging
+import re
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +26,7 @@ from vcotta.serve.service import Service
 from .conftest import small_bundle
 
 TOKEN = "a-token-for-the-tests"
+PAGE = (Path(__file__).parents[2] / "docs" / "operations" / "deploy.md").read_text(encoding="utf-8")
 HEADERS = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/x-npy"}
 
 
@@ -104,6 +107,9 @@ def test_each_guard_action_is_one_line_with_its_causes_and_requests(log, npy, im
         assert read[-1]["requests"] == ["r2"]
         assert read[-1]["level"] == "warning"
         assert (read[-1]["changes"], read[-1]["images"]) == (3, 6)
+        documented = {event["event"]: list(event) for event in map(json.loads, re.findall(r"^\{.*\}$", PAGE, re.M))}
+        everything = [json.loads(line) for line in stream.getvalue().splitlines()]
+        assert {event["event"]: list(event) for event in everything} == documented
     else:
         assert f" WARNING guard causes={','.join(shown[-1]['causes'])} action={shown[-1]['action']} " in lines[-1]
         assert lines[-1].endswith("requests=r2")

@@ -152,7 +152,8 @@ def serve(
         from vcotta.serve.service import Service
     except ImportError as error:
         raise ValueError(
-            f"Expected the extra `serve`, but {error.name} is missing: pip install 'vcotta[serve]'"
+            f"Expected the packages of the extra `serve`, but {error.name} is missing. Install them: "
+            "pip install fastapi uvicorn python-multipart prometheus-client"
         ) from error
     token = None if token_file is None else read_token(token_file)
     check_exposure(host, token)
