@@ -13,7 +13,7 @@ from studies.cost.picture import draw_cost
 FIELDS = ["dataset", "network", "method", "views", "batch_size", "ms_per_batch", "peak_gib"]
 
 
-@pytest.mark.parametrize(("method", "views"), [("plain", None), ("vcotta", 1)])
+@pytest.mark.parametrize(("method", "views"), [("plain", None), ("bn", None)])
 def test_a_row_has_the_median_time_and_the_memory_of_its_process(method, views) -> None:
     row = script.measure(method, views, 2, 1)
     assert list(row) == FIELDS
@@ -25,9 +25,10 @@ def test_a_row_has_the_median_time_and_the_memory_of_its_process(method, views) 
 @pytest.mark.slow
 def test_the_script_writes_setting_and_rows(tmp_path) -> None:
     out = tmp_path / "steps.json"
-    script.main(["--batch-sizes", "2", "--methods", "plain", "tent", "--steps", "1", "--out", str(out)])
+    script.main(["--batch-sizes", "2", "--methods", "plain", "cotta", "--steps", "1", "--out", str(out)])
     found = json.loads(out.read_text())
-    assert [row["method"] for row in found["rows"]] == ["plain", "tent"]
+    assert [row["method"] for row in found["rows"]] == ["plain", "cotta"]
+    assert [row["views"] for row in found["rows"]] == [None, 32]
     assert found["setting"]["threads"] == found["setting"]["steps"] == 1
 
 
