@@ -96,7 +96,9 @@ def _answer(log_probs: Tensor) -> dict[str, Any]:
 
 def _weights(net: nn.Module) -> tuple[Tensor, Tensor]:
     """Means and standard deviations of all weights."""
-    means, sigmas = zip(*((mean, nn.functional.softplus(rho)) for _, mean, rho in variational_parameters(net)), strict=True)
+    means, sigmas = zip(
+        *((mean, nn.functional.softplus(rho)) for _, mean, rho in variational_parameters(net)), strict=True
+    )
     return tuple(torch.cat([one.detach().flatten() for one in some]) for some in (means, sigmas))
 
 
@@ -134,7 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         adapter(batch.images)
     found = opened_step(adapter, batch.images, batch.labels)
     stream = {"corruption": batch.domain, "batch_size": len(batch.labels)}
-    write_json(options.out, {"spec": str(SPEC), "torch": torch.__version__, "vcotta": vcotta.__version__} | stream | found)
+    write_json(
+        options.out, {"spec": str(SPEC), "torch": torch.__version__, "vcotta": vcotta.__version__} | stream | found
+    )
     draw(batch.images[[row["place"] for row in found["images"]]], options.picture)
 
 
