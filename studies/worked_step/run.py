@@ -96,10 +96,9 @@ def _answer(log_probs: Tensor) -> dict[str, Any]:
 
 def _weights(net: nn.Module) -> tuple[Tensor, Tensor]:
     """Means and standard deviations of all weights."""
-    means, sigmas = zip(
-        *((mean, nn.functional.softplus(rho)) for _, mean, rho in variational_parameters(net)), strict=True
-    )
-    return tuple(torch.cat([one.detach().flatten() for one in some]) for some in (means, sigmas))
+    found = list(variational_parameters(net))
+    means = torch.cat([mean.detach().flatten() for _, mean, _ in found])
+    return means, torch.cat([nn.functional.softplus(rho.detach()).flatten() for _, _, rho in found])
 
 
 def _moved(old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> float:
@@ -112,7 +111,7 @@ def _divergences(adapter: VCoTTA) -> tuple[float, float]:
     student, teacher = adapter.networks["student"], adapter.networks["teacher"]
     count = sum(mean.numel() for _, mean, _ in variational_parameters(student))
     with torch.no_grad():
-        return tuple(float(kl_divergence(student, prior) / count) for prior in (adapter.start, teacher))
+        return float(kl_divergence(student, adapter.start) / count), float(kl_divergence(student, teacher) / count)
 
 
 def draw(images: Tensor, path: Path) -> None:

@@ -36,12 +36,13 @@ def loss_text() -> str:
     """Return the terms of the loss, how far the networks moved, and the errors on the batch."""
     found = read_result("worked_step", "worked_step.json")
     loss, moved, wrong = found["loss"], found["moved_in_sigmas"], found["errors"]
-    kappa, count = loss["kappa"], found["batch_size"]
+    kappa, alpha, count = loss["kappa"], found["images"][0]["alpha"], found["batch_size"]
+    mixed = f"{alpha:g} KL to the source + {1 - alpha:g} KL to the teacher"
     rows = [
         ("cross-entropy of the student to the target", f"{loss['cross_entropy']:.4f}"),
         ("KL(student, source), nats a weight", f"{loss['kl_to_source']:.4f}"),
         ("KL(student, teacher), nats a weight", f"{loss['kl_to_teacher']:.4f}"),
-        (f"divergence term: {kappa:g} x (0.5 KL to the source + 0.5 KL to the teacher)", f"{loss['kl_term']:.4f}"),
+        (f"divergence term: {kappa:g} x ({mixed})", f"{loss['kl_term']:.4f}"),
         ("loss, the sum of cross-entropy and divergence term", f"{loss['sum']:.4f}"),
         ("how far the student moved, in standard deviations of its weights", f"{moved['student']:.4f}"),
         ("how far the teacher moved", f"{moved['teacher']:.4f}"),
