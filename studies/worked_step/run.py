@@ -115,8 +115,9 @@ def _divergences(adapter: VCoTTA) -> tuple[float, float]:
 
 
 def draw(images: Tensor, path: Path) -> None:
-    """Draw images side by side, four times as large."""
-    pixels = torch.cat(list(nn.functional.pad(images, (2, 2, 2, 2), value=1.0)), -1).permute(1, 2, 0)
+    """Draw images side by side, four times as large, with transparent gaps."""
+    opaque = torch.cat([images, torch.ones_like(images[:, :1])], 1)
+    pixels = torch.cat(list(nn.functional.pad(opaque, (2, 2, 2, 2))), -1).permute(1, 2, 0)
     picture = Image.fromarray(pixels.mul(255).round().byte().numpy())
     picture.resize((4 * picture.width, 4 * picture.height), Image.Resampling.NEAREST).save(path)
 
