@@ -20,11 +20,11 @@ class PlainDocstrings(Extension):
 
 
 def rewritten(text: str) -> str:
-    """Return a docstring with its examples as a section and its formulas as code, which Markdown leaves alone.
+    r"""Return a docstring with its examples as a section and its formulas as code, which Markdown leaves alone.
 
     Example:
-        >>> rewritten("With\\n\\n.. math:: x_1")
-        'With\\n\\n:display-math:`x_1`'
+        >>> rewritten("With\n\n.. math:: x_1")
+        'With\n\n:display-math:`x_1`'
     """
     text = re.sub(r"^( *)Example:$", r"\1Examples:", text, flags=re.MULTILINE)
     return MATH.sub(lambda found: f"{found[1]}:display-math:`{' '.join(found[2].split())}`", text)

@@ -35,8 +35,8 @@ def results_text() -> str:
     gain, warmed = (_mean(first["bn"], "error") - _mean(first[name], "error") for name in ("vcotta-best", "bn-warmed"))
     note = (
         f"Severity 5, mean of fifteen corruptions, {manifest['hardware']}. The networks were trained here and are not "
-        f"the published checkpoints; of the {gain:.1f} points that VCoTTA gains over BN on CIFAR10-C, {warmed:.1f} come "
-        "from its warm-up on training data, which the other methods here do not use."
+        f"the published checkpoints; of the {gain:.1f} points that VCoTTA gains over BN on CIFAR10-C, {warmed:.1f} "
+        "come from its warm-up on training data, which the other methods here do not use."
     )
     return f"{table(headings, rows)}\n\n{note}"
 
