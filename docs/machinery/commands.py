@@ -33,7 +33,8 @@ def _section(name: str, command: Any) -> str:
     usage = command.get_usage(context).removeprefix("Usage: ")
     records = [record for part in command.params if (record := part.get_help_record(context))]
     rows = [(_code(words), _plain(text)) for words, text in records if not words.startswith("--help")]
-    options = table(["Argument or option", "Meaning"], rows, left=2) if rows else "It has no options."
+    shown = table(["Argument or option", "Meaning"], rows, left=2)
+    options = f'<div class="meanings" markdown>\n\n{shown}\n\n</div>' if rows else "It has no options."
     return "\n\n".join([f"## {name}", _paragraphs(command.help), f"```text\n{usage}\n```", options])
 
 

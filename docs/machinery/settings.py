@@ -64,7 +64,8 @@ def _options(config: type[Any], values: dict[str, Any]) -> str:
     meanings = _meanings(config)
     hints = typing.get_type_hints(config)
     rows = [(f"`{key}`", f"`{value!r}`", _allowed(hints[key]), meanings.get(key, "")) for key, value in values.items()]
-    return table(["Option", "Default", "Values", "Meaning"], rows, left=4)
+    shown = table(["Option", "Default", "Values", "Meaning"], rows, left=4)
+    return f'<div class="meanings" markdown>\n\n{shown}\n\n</div>'
 
 
 def _meanings(config: type[Any]) -> dict[str, str]:

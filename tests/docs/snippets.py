@@ -35,7 +35,7 @@ UNCHECKED = {
     "install",
     "journalctl",
 }
-UNCHECKED |= {"mkdir", "podman", "pre-commit", "ray", "sudo", "systemctl", "tensorboard", "useradd"}
+UNCHECKED |= {"mkdir", "podman", "pre-commit", "ray", "sudo", "systemctl", "tensorboard", "umask", "useradd"}
 """Programs that are not ours: their options are not checked."""
 
 
@@ -82,7 +82,7 @@ def pieces(command: str) -> list[list[str]]:
 def check_program(words: list[str]) -> None:
     """Raise unless a program and its words are ones that work: our command line, our files, our make targets."""
     program, *rest = words
-    name = Path(program).name
+    name = Path(program).name or program
     if name == "torchrun":
         words = rest[rest.index("-m") + 1 :]
         name, rest = words[0], words[1:]
@@ -99,6 +99,8 @@ def check_program(words: list[str]) -> None:
         assert asked <= set(extras), words
     elif name in ("python", "python3", "pytest"):
         check_files(rest)
+    elif program.startswith((".ci/", "./")):
+        assert (ROOT / program).is_file(), program
     else:
         assert name in UNCHECKED, f"{program} is not a program that the tests know; see {Path(__file__).name}"
 

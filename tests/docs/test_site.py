@@ -162,6 +162,15 @@ def test_search_finds_the_guards(opened, served) -> None:
     check_logs(opened, served)
 
 
+def test_copying_a_console_leaves_the_prompt_out(opened, served) -> None:
+    opened.get(f"{served}/results/index.html")
+    script = """const code = [...document.querySelectorAll('.language-console code')][0];
+        const shown = code.innerText; code.setAttribute('data-md-copying', ''); return [shown, code.innerText]"""
+    shown, copied = opened.execute_script(script)
+    assert shown.startswith("$ vcotta")
+    assert copied.startswith("vcotta")
+
+
 def background(browser) -> list[int]:
     script = "return getComputedStyle(document.body).backgroundColor"
     return [int(number) for number in re.findall(r"\d+", browser.execute_script(script))[:3]]

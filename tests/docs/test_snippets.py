@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -23,6 +25,7 @@ NEEDS = {
     r"folder:|--weights|--model|\.pt\b|\.safetensors": "a network or pictures of the reader's",
     r"^vcotta serve": "nothing, but does not end; the tests of the server start it",
     r"^vcotta demo": "two minutes; tests/experiments/test_demo.py runs it",
+    r"^vcotta reproduce (?!--list)": "minutes; tests/experiments/test_reproduce.py runs smaller ones",
     r"^vcotta data": "a download",
 }
 """Commands that are parsed and not run, and what they need."""
@@ -49,6 +52,11 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
 def runnable(command: str) -> bool:
     return not any(re.search(pattern, command) for pattern in NEEDS)
 
@@ -62,7 +70,7 @@ CONSOLES = {
             for part in snippets(*SHELLS)
             if part.page == page
             for command in part.commands
-            if command.startswith("vcotta ") and runnable(command)
+            if command.startswith(("vcotta ", "torchrun ")) and runnable(command)
         ]
     )
 }
@@ -122,6 +130,10 @@ def test_python_of_every_page_runs_from_top_to_bottom(page, tiny, images, tmp_pa
     if page.name == "README.md":  # the five lines speak of the reader's own
         loader = [(images(8, 0), torch.arange(8) % 4)]
         vars(module).update(model=tiny(), train_loader=loader, stream=[images(6, 1), images(6, 2)])
+    if page.name == "distributed.md":  # as torchrun starts one process
+        world = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        for name, value in world.items():
+            monkeypatch.setenv(name, value)
     for part in PYTHON[page]:
         exec(part.text, vars(module))
 
@@ -137,5 +149,8 @@ def test_commands_of_every_page_run_in_their_order(page, command, tmp_path, tmp_
         Path("pseudo_label.py").write_text(PYTHON[page][0].text)
     for line in CONSOLES[page]:
         for words in pieces(line):
+            if words[0] == "torchrun":
+                subprocess.run([sys.executable, "-m", "torch.distributed.run", *words[1:]], check=True)
+                continue
             code, _, errors = command(*words[1:])
             assert code == 0, f"{line}: {errors}"
