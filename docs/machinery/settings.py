@@ -54,8 +54,8 @@ def _other(name: str, config: type[Any], use: str) -> str:
 
 def _described(thing: type[Any]) -> str:
     """Return what mkdocstrings shows as the class's description, without its members."""
-    hidden = ("show_root_heading", "show_root_toc_entry", "show_signature", "members", "inherited_members")
-    hidden += ("show_docstring_attributes", "show_docstring_examples")
+    hidden = ["show_root_heading", "show_root_toc_entry", "show_signature", "members", "inherited_members"]
+    hidden += ["show_docstring_attributes", "show_docstring_examples"]
     lines = [f"::: {thing.__module__}.{thing.__qualname__}", "    options:"]
     return "\n".join([*lines, *(f"        {option}: false" for option in hidden)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import tomllib
@@ -39,6 +40,9 @@ UNCHECKED |= {"mkdir", "podman", "pre-commit", "ray", "sudo", "systemctl", "tens
 """Programs that are not ours: their options are not checked."""
 
 
+COMMAND = get_command(app)
+
+
 @dataclass(frozen=True)
 class Snippet:
     """Fenced code of a page."""
@@ -56,6 +60,7 @@ class Snippet:
         return [line for line in lines if line.strip() and not line.strip().startswith("#") and "# there" not in line]
 
 
+@functools.cache
 def snippets(*languages: str) -> list[Snippet]:
     """Return the fenced code in one of the languages, in the order of the pages."""
     found = []
@@ -121,7 +126,7 @@ def parse(words: list[str]) -> None:
         Exception: There is no such command or option, a value is not valid, or one is missing.
     """
     try:
-        command = get_command(app)
+        command = COMMAND
         context = command.make_context("vcotta", list(words))
         while hasattr(command, "resolve_command"):
             name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])

@@ -164,7 +164,7 @@ def test_search_finds_the_guards(opened, served) -> None:
 
 def test_copying_a_console_leaves_the_prompt_out(opened, served) -> None:
     opened.get(f"{served}/results/index.html")
-    script = """const code = [...document.querySelectorAll('.language-console code')][0];
+    script = """const code = document.querySelector('code .gp').closest('code');
         const shown = code.innerText; code.setAttribute('data-md-copying', ''); return [shown, code.innerText]"""
     shown, copied = opened.execute_script(script)
     assert shown.startswith("$ vcotta")

@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.main import get_command
 
-from vcotta.cli import app
 from vcotta.methods import registry
 
-from .snippets import PAGES, ROOT, SHELLS, check_program, pieces, snippets
+from .snippets import COMMAND, PAGES, ROOT, SHELLS, check_program, pieces, snippets
 
 NEEDS = {
     r"\b(cifar10|cifar100|imagenet)\b|/shared/|--corrupted": "a downloaded data set",
@@ -100,7 +98,7 @@ def test_a_wrong_option_a_wrong_command_and_an_unknown_program_are_found() -> No
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_option_that_the_text_names_exists(page) -> None:
-    groups = get_command(app).commands
+    groups = COMMAND.commands
     for code in re.findall(r"`vcotta ([a-z]+[^`\n]*)`", page.read_text()):
         command = groups[code.split()[0]]
         known = {option for part in command.params for option in (*part.opts, *part.secondary_opts)} | {"--help", "-h"}
