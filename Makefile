@@ -6,7 +6,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help demo test test-slow lint tables clean
+.PHONY: help demo test test-slow lint tables tutorials clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -27,6 +27,9 @@ lint: .venv/installed  ## ruff and mypy
 
 tables: .venv/installed  ## draw every table of README, docs and studies from the result files
 	$(BIN)/python -m studies.update
+
+tutorials: .venv/installed  ## execute the tutorials and write their pages (a few minutes)
+	$(BIN)/python tutorials/build.py
 
 clean:  ## remove the environment, caches and demo output
 	rm -rf .venv build demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

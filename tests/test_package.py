@@ -61,11 +61,15 @@ def test_names_are_loaded_when_first_used_so_that_the_command_starts_without_tor
     assert out.stdout.split() == ["False", "True"]
 
 
-PAGES = [ROOT / "docs" / "add-a-method.md", *sorted((ROOT / "examples").glob("*.py"))]
+PAGES = [
+    ROOT / "docs" / "add-a-method.md",
+    *sorted((ROOT / "examples").glob("*.py")),
+    *sorted((ROOT / "tutorials").glob("*.py")),
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples_and_the_page_about_adding_a_method_import_only_what_is_public(page) -> None:
+def test_examples_tutorials_and_the_page_about_adding_a_method_import_only_what_is_public(page) -> None:
     text = page.read_text(encoding="utf-8")
     imports = re.findall(r"^\s*from (vcotta[\w.]*) import ([\w, ]+)$", text, re.M)
     inner = {module for module, _ in imports if module.count(".") > 1 or "._" in module}

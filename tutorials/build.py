@@ -31,6 +31,9 @@ PAGES = SCRIPTS.parent / "docs" / "tutorials"
 NAMES = ("own_network", "camera", "compare", "calibration", "serve", "add_method", "when_it_gets_worse")
 """The tutorials, in the order of the index."""
 
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "COLUMNS": "100", "PYTHONUTF8": "1"}
+"""Environment variables of a tutorial's process: one core, no window, tables of one width."""
+
 OUTPUT = '```text title="Output"'
 """How a fence with printed output begins."""
 
@@ -101,9 +104,13 @@ def write_page(name: str, out: Path) -> None:
                 blocks += [f"{OUTPUT}\n{printed}\n```"] if printed else []
                 blocks += pictures.of_figures()
             else:
-                blocks.append(re.sub(r"\]\(([^):]+\.png)\)", lambda link: f"]({pictures.add(Path(link[1]))})", cell.text))
+                blocks.append(
+                    re.sub(r"\]\(([^):]+\.png)\)", lambda link: f"]({pictures.add(Path(link[1]))})", cell.text)
+                )
     seconds, version = _cpu_seconds() - began, _torch_version()
-    blocks.append(f"*Executed in {seconds:.0f} seconds on one core with torch {version}; the script is `{_shown(script)}`.*")
+    blocks.append(
+        f"*Executed in {seconds:.0f} seconds on one core with torch {version}; the script is `{_shown(script)}`.*"
+    )
     (out / f"{name}.md").write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
 
 
@@ -201,14 +208,13 @@ def main() -> None:
     if unknown := [name for name in asked.names if name not in NAMES]:
         parser.error(f"expected one of {', '.join(NAMES)}, but got {unknown[0]}")
     out = asked.out.resolve()
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "COLUMNS": "100", "PYTHONUTF8": "1"}
     for name in asked.names or NAMES:
         if asked.here:
             write_page(name, out)
         else:
             print(f"Executing {name} ...", flush=True)
             command = [sys.executable, str(SCRIPTS / "build.py"), name, "--out", str(out), "--here"]
-            if subprocess.run(command, env=environment).returncode:
+            if subprocess.run(command, env=os.environ | ENVIRONMENT).returncode:
                 sys.exit(f"The tutorial {name} failed.")
     if not asked.here and all((out / f"{name}.md").exists() for name in NAMES):
         write_index(out)

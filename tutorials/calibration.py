@@ -7,9 +7,9 @@ most likely to be wrong.
 # %% [markdown]
 # ## Is 90 % sure right 90 % of the time?
 #
-# A network is *calibrated* if, of all answers it gives with probability 0.9, nine in ten are right. Networks that meet
-# images unlike their training images are usually far too sure. We send blurred, noisy and foggy digits through the plain
-# network, through TENT, which sharpens its own predictions, and through VCoTTA.
+# A network is *calibrated* if, of all answers it gives with probability 0.9, nine in ten are right. Networks that
+# meet images unlike their training images are usually far too sure. We send blurred, noisy and foggy digits through
+# the plain network, through TENT, which sharpens its own predictions, and through VCoTTA.
 
 # %%
 import torch
@@ -49,8 +49,8 @@ assert scores["vcotta"][1] < scores["source"][1] / 2
 #
 # ## The reliability picture
 #
-# Sort the answers by confidence, cut them into bins, and compare the mean confidence of each bin with its accuracy. On
-# the diagonal both agree; below it the network is too sure.
+# Sort the answers by confidence, cut them into bins, and compare the mean confidence of each bin with its accuracy.
+# On the diagonal both agree; below it the network is too sure.
 
 
 # %%
@@ -58,7 +58,7 @@ def reliability(log_probs: Tensor, bins: int = 8) -> tuple[Tensor, Tensor]:
     """Mean confidence and accuracy of equally large bins."""
     confidence, guess = log_probs.exp().max(1)
     order = confidence.argsort()
-    parts = [part for part in order.chunk(bins)]
+    parts = order.chunk(bins)
     right = (guess == labels).float()
     return torch.stack([confidence[p].mean() for p in parts]), torch.stack([right[p].mean() for p in parts])
 
@@ -74,9 +74,9 @@ axis.legend()
 # %% [markdown]
 # ## Abstain
 #
-# Where a wrong answer costs more than none, withhold the doubtful ones. `predict(images, coverage=0.8)` answers without
-# adapting, and marks in `abstain` the answers whose entropy is above the 0.8 quantile of the last 1 000 on this stream.
-# So about 80 % are answered while the stream stays as it is, and fewer when it gets harder.
+# Where a wrong answer costs more than none, withhold the doubtful ones. `predict(images, coverage=0.8)` answers
+# without adapting, and marks in `abstain` the answers whose entropy is above the 0.8 quantile of the last 1 000 on
+# this stream. So about 80 % are answered while the stream stays as it is, and fewer when it gets harder.
 
 # %%
 adapter = vcotta.build_adapter("vcotta", warmed, dataset="digits")
@@ -88,22 +88,25 @@ for batch in stream:
     adapter(batch.images)  # now adapt
 withheld, wrong = torch.cat(withheld), torch.cat(wrong).float()
 
+answered = {}
 for place, domain in enumerate(domains):
     part = slice(400 * place, 400 * (place + 1))
     kept = ~withheld[part]
-    print(f"{domain:13} {kept.float().mean():4.0%} answered, {wrong[part][kept].mean():5.1%} of these wrong,", end=" ")
+    answered[domain] = kept.float().mean()
+    print(f"{domain:13} {answered[domain]:4.0%} answered, {wrong[part][kept].mean():5.1%} of these wrong,", end=" ")
     print(f"{wrong[part].mean():5.1%} if all were answered")
+assert min(answered, key=answered.get) == "fog"
 assert wrong[~withheld].mean() < wrong.mean() / 1.5
 
 # %% [markdown]
-# Fog, the hardest of the three, is answered least. That is the point of a bound taken from the past: one taken from each
-# batch would withhold a fifth of an easy batch and answer most of a hopeless one.
+# Fog, the hardest of the three, is answered least. That is the point of a bound taken from the past: one taken from
+# each batch would withhold a fifth of an easy batch and answer most of a hopeless one.
 #
 # ## Two kinds of doubt
 #
-# `Prediction` splits the doubt. `expected_entropy` lies in the image: a smudge between 3 and 8. `mutual_information` lies
-# in the weights: their plausible values disagree, because the image is unlike the training images. Only VCoTTA has a
-# posterior over its weights to ask.
+# `Prediction` splits the doubt. `expected_entropy` lies in the image: a smudge between 3 and 8. `mutual_information`
+# lies in the weights: their plausible values disagree, because the image is unlike the training images. Only VCoTTA
+# has a posterior over its weights to ask.
 
 # %%
 clean = vcotta.data.to_tensor(test_data.images[:50])
@@ -115,5 +118,5 @@ for name, images in {"digits": clean, "inverted digits": 1 - clean, "pure noise"
     print(f"{name:16} in the image {doubt[0]:.2f} nats, in the weights {doubt[1]:.3f} nats")
 
 # %% [markdown]
-# `predict` changes nothing, so you can ask as often as you like. A server does the same:
-# `POST /v1/predict?adapt=false&coverage=0.8`, see [serve your own network](serve.md).
+# `predict` changes nothing, so you can ask as often as you like. A server does the same: `POST
+# /v1/predict?adapt=false&coverage=0.8`, see [serve your own network](serve.md).

@@ -7,9 +7,9 @@ was stopped.
 # %% [markdown]
 # ## A folder of pictures
 #
-# Your training pictures probably lie in class folders, and the camera writes unlabelled files, one after another. We make
-# both from the digits: `training/0` to `training/9`, and a day's pictures on which fog rises. The camera sees things in
-# runs, three or so of a kind in a row, as cameras do.
+# Your training pictures probably lie in class folders, and the camera writes unlabelled files, one after another. We
+# make both from the digits: `training/0` to `training/9`, and a day's pictures on which fog rises. The camera sees
+# things in runs, three or so of a kind in a row, as cameras do.
 
 # %%
 import json
@@ -50,16 +50,14 @@ axis.axis("off")
 # %% [markdown]
 # ## A network for it
 #
-# `class_folders` reads pictures with their labels: the sub-folders are the classes. `read()` decodes them all; without
-# it they stay in their files. For photographs give another size, 224 for example.
+# `class_folders` reads pictures with their labels: the sub-folders are the classes. `read()` decodes them all;
+# without it they stay in their files. For photographs give another size, 224 for example.
 
 # %%
 data = class_folders("training", 32).read()
 loader = batches(data.images, data.labels, 50, shuffle_seed=0)
 net = train(build_network("wrn-10-1", 10, stem_stride=2, base=8), loader, TrainConfig(epochs=8, shift=2))
-adapter = vcotta.build_adapter(
-    "vcotta", net, source=loader, flip=False, views=8, warmup=vcotta.WarmUpConfig(lr=4e-3)
-)
+adapter = vcotta.build_adapter("vcotta", net, source=loader, flip=False, views=8, warmup=vcotta.WarmUpConfig(lr=4e-3))
 print(f"{len(data)} pictures in {len(data.class_names)} classes: {' '.join(data.class_names)}")
 
 # %% [markdown]
@@ -84,9 +82,9 @@ def arrivals(folder: Path, seen: list[str], at_least: int) -> Iterator[tuple[lis
 
 
 # %% [markdown]
-# After each batch we save the adapter and the names that were seen. Writing the list last, and renaming it into place,
-# means that a kill at any moment leaves a pair that belongs together. (We keep every saved adapter for the last section;
-# the latest is enough.)
+# After each batch we save the adapter and the names that were seen. Writing the list last, and renaming it into
+# place, means that a kill at any moment leaves a pair that belongs together. (We keep every saved adapter for the
+# last section; the latest is enough.)
 
 
 # %%
@@ -113,9 +111,9 @@ def label(adapter: vcotta.Adapter, folder: Path, state: Path, at_least: int) -> 
 # %% [markdown]
 # ## A day
 #
-# `day` plays the camera: after each burst it calls `label`, which starts from its files every time, as a program would
-# that is started anew. We let it collect 16 pictures, then take each burst as it is, then ask the network that does not
-# adapt.
+# `day` plays the camera: after each burst it calls `label`, which starts from its files every time, as a program
+# would that is started anew. We let it collect 16 pictures, then take each burst as it is, then ask the network that
+# does not adapt.
 
 
 # %%
@@ -146,14 +144,14 @@ for name, error in errors.items():
 assert errors["vcotta, 16 or more at once"] < 0.7 * errors["source"]
 
 # %% [markdown]
-# As a rule, collecting helps where the view has changed: a single picture in fog says little about the fog. If your camera sees one
-# kind of thing for minutes, collect longer, so that several kinds meet in a batch;
-# [the page on what to do when it gets worse](when_it_gets_worse.md#the-labels-are-correlated) measures that case.
+# As a rule, collecting helps where the view has changed: a single picture in fog says little about the fog. If your
+# camera sees one kind of thing for minutes, collect longer, so that several kinds meet in a batch; [the page on what
+# to do when it gets worse](when_it_gets_worse.md#the-labels-are-correlated) measures that case.
 #
 # ## Stopped and continued
 #
-# `label` was called for each burst and loaded its state each time. An adapter that never stopped, given the same batches,
-# ends in the same state, to the bit:
+# `label` was called for each burst and loaded its state each time. An adapter that never stopped, given the same
+# batches, ends in the same state, to the bit:
 
 # %%
 adapter.reset()

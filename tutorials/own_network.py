@@ -7,9 +7,9 @@ and loaded again.
 # %% [markdown]
 # ## The network
 #
-# You need a classifier and the data it was trained on. The classifier may be any `torch.nn.Module` with convolutions or
-# linear layers that takes images in [0, 1] and returns logits; whatever normalisation it needs happens inside it. Here
-# it is a small CNN for handwritten digits.
+# You need a classifier and the data it was trained on. The classifier may be any `torch.nn.Module` with convolutions
+# or linear layers that takes images in [0, 1] and returns logits; whatever normalisation it needs happens inside it.
+# Here it is a small CNN for handwritten digits.
 
 # %%
 import torch
@@ -39,8 +39,8 @@ class SmallNet(nn.Module):
 
 
 # %% [markdown]
-# Training is yours; nothing in this cell comes from vcotta but the data. `loader` yields `(images, labels)` and can be
-# iterated over several times, as a `DataLoader` can.
+# Training is yours; nothing in this cell comes from vcotta but the data. `loader` yields `(images, labels)` and can
+# be iterated over several times, as a `DataLoader` can.
 
 # %%
 train_data, test_data = load_digits()
@@ -63,8 +63,8 @@ print(f"{clean:.1%} of the training images are right")
 # %% [markdown]
 # ## The world changes
 #
-# Now the test digits arrive in fog, then noisy, then with little contrast, then blurred. Nobody tells the network where
-# one condition ends and the next begins.
+# Now the test digits arrive in fog, then noisy, then with little contrast, then blurred. Nobody tells the network
+# where one condition ends and the next begins.
 
 # %%
 stream = vcotta.make_stream(
@@ -81,8 +81,9 @@ for axis, (name, images) in zip(axes, first.items(), strict=True):
     axis.axis("off")
 
 # %% [markdown]
-# In your own program the stream is whatever yields batches of images. This one also has the labels, so that we can count
-# mistakes; no adapter ever sees them.
+# In your own program the stream is whatever yields batches of images. This one also has the labels, so that we can
+# count mistakes; no adapter ever sees them.
+
 
 # %%
 def error_of(adapter: vcotta.Adapter) -> float:
@@ -94,10 +95,10 @@ def error_of(adapter: vcotta.Adapter) -> float:
 # %% [markdown]
 # ## Adapt
 #
-# `source=loader` lets VCoTTA warm up: it learns, from the training data, how far each weight may move. That happens once,
-# before testing. `flip=False` says that a mirrored digit is no digit any more; leave it out for photographs. A network
-# as small as this one gains from a longer warm-up with larger steps than the default, and 8 views instead of 32 save
-# time.
+# `source=loader` lets VCoTTA warm up: it learns, from the training data, how far each weight may move. That happens
+# once, before testing. `flip=False` says that a mirrored digit is no digit any more; leave it out for photographs. A
+# network as small as this one gains from a longer warm-up with larger steps than the default, and 8 views instead of
+# 32 save time.
 
 # %%
 adapter = vcotta.build_adapter(
@@ -146,5 +147,5 @@ adapter.reset()
 print(adapter.steps, "after the reset")
 
 # %% [markdown]
-# Next: [a stream from a folder of pictures](camera.md), or, if your numbers look worse than these,
-# [what to do when it gets worse](when_it_gets_worse.md).
+# Next: [a stream from a folder of pictures](camera.md), or, if your numbers look worse than these, [what to do when
+# it gets worse](when_it_gets_worse.md).
