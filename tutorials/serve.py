@@ -133,8 +133,8 @@ answer = send(test_data.images[:2], "/v1/predict?adapt=false&probabilities=false
 print(json.dumps(answer["predictions"][0], indent=1))
 
 # %% [markdown]
-# That was a clean digit of 32 x 32 pixels, which the server enlarged, and `adapt=false` only looked. Now the stream, 16 pictures of low contrast a request; each request is predicted, then
-# adapted to.
+# That was a clean digit of 32 x 32 pixels, which the server enlarged, and `adapt=false` only looked. Now the stream,
+# 16 pictures of low contrast a request; each request is predicted, then adapted to.
 
 # %%
 found = [
