@@ -60,7 +60,7 @@ def enlarge(images: np.ndarray) -> np.ndarray:
 
 train_data, test_data = load_digits()
 loader = batches(enlarge(train_data.images[:500]), train_data.labels[:500], 50, shuffle_seed=0)
-net = train(build_network("my_network:make", 10), loader, TrainConfig(epochs=12))
+net = train(build_network("my_network:make", 10), loader, TrainConfig(epochs=20))
 adapter = vcotta.build_adapter(
     "vcotta", net, source=loader, flip=False, views=2, warmup=vcotta.WarmUpConfig(epochs=2, lr=4e-3)
 )
@@ -129,12 +129,12 @@ def send(pictures: np.ndarray, path: str = "/v1/predict") -> dict[str, Any]:
 
 pictures = vcotta.corrupt(enlarge(test_data.images[:160]), "contrast", 3, seed=0)
 labels = test_data.labels[:160]
-answer = send(test_data.images[:2], "/v1/predict?adapt=false&probabilities=false")
+answer = send(enlarge(test_data.images[:16]), "/v1/predict?adapt=false&probabilities=false")
 print(json.dumps(answer["predictions"][0], indent=1))
 
 # %% [markdown]
-# That was a clean digit of 32 x 32 pixels, which the server enlarged, and `adapt=false` only looked. Now the stream,
-# 16 pictures of low contrast a request; each request is predicted, then adapted to.
+# `adapt=false` only looked, at clean digits. Now the stream, 16 pictures of low contrast a request; each request is
+# predicted, then adapted to.
 
 # %%
 found = [
