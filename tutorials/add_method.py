@@ -21,7 +21,15 @@ from torch import Tensor, nn
 
 import vcotta
 from vcotta.data import batches, load_digits
-from vcotta.methods import Adapter, Card, NonNegative, Settings, UnitInterval, register_method, train_only_normalisation
+from vcotta.methods import (
+    Adapter,
+    Card,
+    NonNegative,
+    Settings,
+    UnitInterval,
+    register_method,
+    train_only_normalisation,
+)
 from vcotta.models import build_network
 from vcotta.training import TrainConfig, train
 
@@ -40,14 +48,22 @@ class Surest(Adapter):
 
     name = "surest"
     summary = "entropy minimisation on the surest images"
-    card = Card("this tutorial", "normalisation", "nothing", "1 forward, 1 backward", "paper text")
+    card = Card(
+        "this tutorial",
+        "normalisation",
+        "nothing",
+        "1 forward, 1 backward",
+        "paper text",
+    )
     Config = SurestConfig
     datasets: ClassVar = {"digits": {"lr": 1e-2}}
 
     def setup(self, model: nn.Module) -> None:
         """Train scale and shift of the normalisation layers, nothing else."""
         self.networks = {"model": model}
-        self.make_optimizer(train_only_normalisation(model, "Surest"), "adam", self.config.lr)
+        self.make_optimizer(
+            train_only_normalisation(model, "Surest"), "adam", self.config.lr
+        )
 
     def predict_and_adapt(self, images: Tensor) -> Tensor:
         """Predict, then one step on the entropy of the surest images."""
@@ -78,15 +94,28 @@ print(vcotta.configure("surest", dataset="digits"))
 # %%
 train_data, test_data = load_digits()
 loader = batches(train_data.images, train_data.labels, 50, shuffle_seed=0)
-net = train(build_network("wrn-10-1", 10, stem_stride=2, base=8), loader, TrainConfig(epochs=12, shift=2))
-stream = vcotta.make_stream("continual", test_data, ("shot_noise", "snow", "contrast", "fog"), batch_size=50)
+net = train(
+    build_network("wrn-10-1", 10, stem_stride=2, base=8),
+    loader,
+    TrainConfig(epochs=12, shift=2),
+)
+stream = vcotta.make_stream(
+    "continual", test_data, ("shot_noise", "snow", "contrast", "fog"), batch_size=50
+)
 
 errors = {}
 for name in ("source", "bn", "tent", "surest"):
-    run = vcotta.run_stream(vcotta.build_adapter(name, net, dataset="digits"), stream, f"runs/{name}", overwrite=True)
+    run = vcotta.run_stream(
+        vcotta.build_adapter(name, net, dataset="digits"),
+        stream,
+        f"runs/{name}",
+        overwrite=True,
+    )
     summary = run.summary()
     errors[name] = summary["mean"]["error"]
-    by_domain = "  ".join(f"{part['domain']} {part['error']:5.1%}" for part in summary["domains"])
+    by_domain = "  ".join(
+        f"{part['domain']} {part['error']:5.1%}" for part in summary["domains"]
+    )
     print(f"{name:7} {errors[name]:5.1%} wrong:  {by_domain}")
 assert errors["surest"] < errors["source"] / 2
 
@@ -106,7 +135,12 @@ adapter = vcotta.build_adapter("surest", net, lr=0.01)
 adapter(first)
 vcotta.save(adapter, "surest.vcotta")
 assert torch.equal(vcotta.load("surest.vcotta")(second), adapter(second))
-print({key: round(value, 3) if isinstance(value, float) else value for key, value in adapter.last.items()})
+print(
+    {
+        key: round(value, 3) if isinstance(value, float) else value
+        for key, value in adapter.last.items()
+    }
+)
 
 # %% [markdown]
 # ## Test the limits

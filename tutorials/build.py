@@ -28,10 +28,23 @@ from PIL import Image
 
 SCRIPTS = Path(__file__).resolve().parent
 PAGES = SCRIPTS.parent / "docs" / "tutorials"
-NAMES = ("own_network", "camera", "compare", "calibration", "serve", "add_method", "when_it_gets_worse")
+NAMES = (
+    "own_network",
+    "camera",
+    "compare",
+    "calibration",
+    "serve",
+    "add_method",
+    "when_it_gets_worse",
+)
 """The tutorials, in the order of the index."""
 
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "COLUMNS": "100", "PYTHONUTF8": "1"}
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MPLBACKEND": "agg",
+    "COLUMNS": "100",
+    "PYTHONUTF8": "1",
+}
 """Environment variables of a tutorial's process: one core, no window, tables of one width."""
 
 OUTPUT = '```text title="Output"'
@@ -78,10 +91,14 @@ def read_script(path: Path) -> Tutorial:
     title, _, summary = (ast.get_docstring(ast.parse(text)) or "").partition("\n\n")
     cells = []
     marks = [*re.finditer(r"^# %%(.*)\n", text, re.M)]
-    for mark, end in zip(marks, [*(mark.start() for mark in marks[1:]), len(text)], strict=True):
+    for mark, end in zip(
+        marks, [*(mark.start() for mark in marks[1:]), len(text)], strict=True
+    ):
         body, is_code = text[mark.end() : end].strip("\n"), "[markdown]" not in mark[1]
         if not is_code:
-            body = "\n".join(line.removeprefix("#").removeprefix(" ") for line in body.splitlines())
+            body = "\n".join(
+                line.removeprefix("#").removeprefix(" ") for line in body.splitlines()
+            )
         cells.append(Cell(is_code, body, text[: mark.end()].count("\n")))
     return Tutorial(title.rstrip("."), " ".join(summary.split()), cells)
 
@@ -90,10 +107,14 @@ def write_page(name: str, out: Path) -> None:
     """Execute a tutorial and write its page and pictures into a folder."""
     script = SCRIPTS / f"{name}.py"
     tutorial, pictures = read_script(script), Pictures(name, out / "pictures")
-    blocks = [f"<!-- Made from tutorials/{script.name} by `make tutorials`: edit that file. -->"]
+    blocks = [
+        f"<!-- Made from tutorials/{script.name} by `make tutorials`: edit that file. -->"
+    ]
     blocks += [f"# {tutorial.title}", tutorial.summary]
     module = ModuleType(f"tutorial_{name}")
-    sys.modules[module.__name__] = module  # dataclasses and saved adapters look their classes up there
+    sys.modules[module.__name__] = (
+        module  # dataclasses and saved adapters look their classes up there
+    )
     module.__file__ = str(script)
     began = _cpu_seconds()
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
@@ -105,7 +126,11 @@ def write_page(name: str, out: Path) -> None:
                 blocks += pictures.of_figures()
             else:
                 blocks.append(
-                    re.sub(r"\]\(([^):]+\.png)\)", lambda link: f"]({pictures.add(Path(link[1]))})", cell.text)
+                    re.sub(
+                        r"\]\(([^):]+\.png)\)",
+                        lambda link: f"]({pictures.add(Path(link[1]))})",
+                        cell.text,
+                    )
                 )
     seconds, version = _cpu_seconds() - began, _torch_version()
     blocks.append(
@@ -169,7 +194,9 @@ class Pictures:
         self.count += 1
         file = self.folder / f"{self.name}-{self.count}.png"
         with Image.open(made) as picture:
-            picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
+            picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE).save(
+                file, optimize=True
+            )
         return f"pictures/{file.name}"
 
     def of_figures(self) -> list[str]:
@@ -192,18 +219,30 @@ def write_index(out: Path) -> None:
     rows = []
     for name in NAMES:
         tutorial, page = read_script(SCRIPTS / f"{name}.py"), out / f"{name}.md"
-        seconds = re.search(r"\*Executed in (\d+) seconds", page.read_text(encoding="utf-8"))
+        seconds = re.search(
+            r"\*Executed in (\d+) seconds", page.read_text(encoding="utf-8")
+        )
         assert seconds is not None
-        rows.append(f"| [{tutorial.title}]({name}.md) | {tutorial.summary} | {seconds[1]} s |\n")
+        rows.append(
+            f"| [{tutorial.title}]({name}.md) | {tutorial.summary} | {seconds[1]} s |\n"
+        )
     (out / "index.md").write_text(_INTRO + "".join(rows), encoding="utf-8")
 
 
 def main() -> None:
     """Make the pages of the tutorials named on the command line, each in a process of its own."""
-    parser = argparse.ArgumentParser(description="Execute tutorials and write their pages.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"by default all: {', '.join(NAMES)}")
+    parser = argparse.ArgumentParser(
+        description="Execute tutorials and write their pages."
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"by default all: {', '.join(NAMES)}"
+    )
     parser.add_argument("--out", type=Path, default=PAGES, help="folder for the pages")
-    parser.add_argument("--here", action="store_true", help="execute in this process, and write no index")
+    parser.add_argument(
+        "--here",
+        action="store_true",
+        help="execute in this process, and write no index",
+    )
     asked = parser.parse_args()
     if unknown := [name for name in asked.names if name not in NAMES]:
         parser.error(f"expected one of {', '.join(NAMES)}, but got {unknown[0]}")
@@ -213,7 +252,14 @@ def main() -> None:
             write_page(name, out)
         else:
             print(f"Executing {name} ...", flush=True)
-            command = [sys.executable, str(SCRIPTS / "build.py"), name, "--out", str(out), "--here"]
+            command = [
+                sys.executable,
+                str(SCRIPTS / "build.py"),
+                name,
+                "--out",
+                str(out),
+                "--here",
+            ]
             if subprocess.run(command, env=os.environ | ENVIRONMENT).returncode:
                 sys.exit(f"The tutorial {name} failed.")
     if not asked.here and all((out / f"{name}.md").exists() for name in NAMES):

@@ -23,8 +23,14 @@ from vcotta.training import TrainConfig, train
 
 train_data, test_data = load_digits()
 loader = batches(train_data.images, train_data.labels, 50, shuffle_seed=0)
-net = train(build_network("wrn-10-1", 10, stem_stride=2, base=8), loader, TrainConfig(epochs=12, shift=2))
-warmed = vcotta.warm_up(net, loader, vcotta.WarmUpConfig(epochs=10, lr=4e-3, flip=False))
+net = train(
+    build_network("wrn-10-1", 10, stem_stride=2, base=8),
+    loader,
+    TrainConfig(epochs=12, shift=2),
+)
+warmed = vcotta.warm_up(
+    net, loader, vcotta.WarmUpConfig(epochs=10, lr=4e-3, flip=False)
+)
 
 domains = ("defocus_blur", "shot_noise", "fog")
 stream = vcotta.make_stream("continual", test_data, domains, batch_size=50, limit=400)
@@ -32,10 +38,15 @@ labels = torch.cat([batch.labels for batch in stream])
 answers = {}
 for name, start in (("source", net), ("tent", net), ("vcotta", warmed)):
     adapter = vcotta.build_adapter(name, start, dataset="digits")
-    answers[name] = torch.cat([adapter(batch.images) for batch in stream])  # log-probabilities
+    answers[name] = torch.cat(
+        [adapter(batch.images) for batch in stream]
+    )  # log-probabilities
 
 scores = {
-    name: [score(log_probs, labels) for score in (vcotta.metrics.error, vcotta.metrics.ece, vcotta.metrics.nll)]
+    name: [
+        score(log_probs, labels)
+        for score in (vcotta.metrics.error, vcotta.metrics.ece, vcotta.metrics.nll)
+    ]
     for name, log_probs in answers.items()
 }
 for name, (error, ece, nll) in scores.items():
@@ -60,7 +71,9 @@ def reliability(log_probs: Tensor, bins: int = 8) -> tuple[Tensor, Tensor]:
     order = confidence.argsort()
     parts = order.chunk(bins)
     right = (guess == labels).float()
-    return torch.stack([confidence[p].mean() for p in parts]), torch.stack([right[p].mean() for p in parts])
+    return torch.stack([confidence[p].mean() for p in parts]), torch.stack(
+        [right[p].mean() for p in parts]
+    )
 
 
 figure, axis = plt.subplots(figsize=(4.5, 4))
@@ -93,7 +106,10 @@ for place, domain in enumerate(domains):
     part = slice(400 * place, 400 * (place + 1))
     kept = ~withheld[part]
     answered[domain] = kept.float().mean()
-    print(f"{domain:13} {answered[domain]:4.0%} answered, {wrong[part][kept].mean():5.1%} of these wrong,", end=" ")
+    print(
+        f"{domain:13} {answered[domain]:4.0%} answered, {wrong[part][kept].mean():5.1%} of these wrong,",
+        end=" ",
+    )
     print(f"{wrong[part].mean():5.1%} if all were answered")
 assert min(answered, key=answered.get) == "fog"
 assert wrong[~withheld].mean() < wrong.mean() / 1.5
@@ -112,10 +128,16 @@ assert wrong[~withheld].mean() < wrong.mean() / 1.5
 clean = vcotta.data.to_tensor(test_data.images[:50])
 noise = torch.rand(clean.shape, generator=torch.Generator().manual_seed(0))
 adapter.reset()
-for name, images in {"digits": clean, "inverted digits": 1 - clean, "pure noise": noise}.items():
+for name, images in {
+    "digits": clean,
+    "inverted digits": 1 - clean,
+    "pure noise": noise,
+}.items():
     found = adapter.predict(images, samples=16)
     doubt = found.expected_entropy.mean(), found.mutual_information.mean()
-    print(f"{name:16} in the image {doubt[0]:.2f} nats, in the weights {doubt[1]:.3f} nats")
+    print(
+        f"{name:16} in the image {doubt[0]:.2f} nats, in the weights {doubt[1]:.3f} nats"
+    )
 
 # %% [markdown]
 # `predict` changes nothing, so you can ask as often as you like. A server does the same: `POST

@@ -23,21 +23,37 @@ from PIL import Image
 from torch import Tensor
 
 import vcotta
-from vcotta.data import FilePixels, batches, class_folders, image_suffixes, load_digits, to_tensor
+from vcotta.data import (
+    FilePixels,
+    batches,
+    class_folders,
+    image_suffixes,
+    load_digits,
+    to_tensor,
+)
 from vcotta.models import build_network
 from vcotta.training import TrainConfig, train
 
 train_data, test_data = load_digits()
-for place, (pixels, label) in enumerate(zip(train_data.images, train_data.labels, strict=True)):
+for place, (pixels, label) in enumerate(
+    zip(train_data.images, train_data.labels, strict=True)
+):
     folder = Path("training", str(label))
     folder.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(folder / f"{place:04}.png")
 
 random = np.random.default_rng(0)
-runs = np.split(test_data.labels[:360].argsort(kind="stable"), range(3, 360, 3))  # three of a kind
+runs = np.split(
+    test_data.labels[:360].argsort(kind="stable"), range(3, 360, 3)
+)  # three of a kind
 order = np.concatenate([runs[place] for place in random.permutation(len(runs))])
 pictures = [
-    vcotta.corrupt(test_data.images[place : place + 1], "fog", 1 + 5 * time // len(order), seed=time)[0]
+    vcotta.corrupt(
+        test_data.images[place : place + 1],
+        "fog",
+        1 + 5 * time // len(order),
+        seed=time,
+    )[0]
     for time, place in enumerate(order)
 ]
 truth = test_data.labels[order]  # only to count mistakes at the end
@@ -56,9 +72,22 @@ axis.axis("off")
 # %%
 data = class_folders("training", 32).read()
 loader = batches(data.images, data.labels, 50, shuffle_seed=0)
-net = train(build_network("wrn-10-1", 10, stem_stride=2, base=8), loader, TrainConfig(epochs=8, shift=2))
-adapter = vcotta.build_adapter("vcotta", net, source=loader, flip=False, views=8, warmup=vcotta.WarmUpConfig(lr=4e-3))
-print(f"{len(data)} pictures in {len(data.class_names)} classes: {' '.join(data.class_names)}")
+net = train(
+    build_network("wrn-10-1", 10, stem_stride=2, base=8),
+    loader,
+    TrainConfig(epochs=8, shift=2),
+)
+adapter = vcotta.build_adapter(
+    "vcotta",
+    net,
+    source=loader,
+    flip=False,
+    views=8,
+    warmup=vcotta.WarmUpConfig(lr=4e-3),
+)
+print(
+    f"{len(data)} pictures in {len(data.class_names)} classes: {' '.join(data.class_names)}"
+)
 
 # %% [markdown]
 # ## The loop
@@ -71,11 +100,19 @@ print(f"{len(data)} pictures in {len(data.class_names)} classes: {' '.join(data.
 # %%
 def new_pictures(folder: Path, seen: list[str]) -> list[str]:
     """Names that were not seen before, in order; a name with a leading dot is a file that is still being written."""
-    found = (path.name for path in folder.iterdir() if path.suffix.lower() in image_suffixes())
-    return sorted(name for name in found if not name.startswith(".") and name not in seen)
+    found = (
+        path.name
+        for path in folder.iterdir()
+        if path.suffix.lower() in image_suffixes()
+    )
+    return sorted(
+        name for name in found if not name.startswith(".") and name not in seen
+    )
 
 
-def arrivals(folder: Path, seen: list[str], at_least: int) -> Iterator[tuple[list[str], Tensor]]:
+def arrivals(
+    folder: Path, seen: list[str], at_least: int
+) -> Iterator[tuple[list[str], Tensor]]:
     """Yield new pictures, `at_least` so many at once."""
     while len(names := new_pictures(folder, seen)) >= at_least:
         yield names, to_tensor(FilePixels(folder, tuple(names), 32, "resize")[:])
@@ -88,7 +125,9 @@ def arrivals(folder: Path, seen: list[str], at_least: int) -> Iterator[tuple[lis
 
 
 # %%
-def label(adapter: vcotta.Adapter, folder: Path, state: Path, at_least: int) -> dict[str, int]:
+def label(
+    adapter: vcotta.Adapter, folder: Path, state: Path, at_least: int
+) -> dict[str, int]:
     """Label what is new in a folder, adapt to it, and remember both."""
     state.mkdir(exist_ok=True)
     memory = state / "seen.json"
@@ -128,7 +167,12 @@ def day(name: str, adapter: vcotta.Adapter, at_least: int) -> float:
             Image.fromarray(pictures[time]).save(aside)
             aside.rename(folder / f"{time:04}.png")
         start = end
-        answers |= label(adapter, folder, Path(f"{name}-state"), at_least if end < len(pictures) else 1)
+        answers |= label(
+            adapter,
+            folder,
+            Path(f"{name}-state"),
+            at_least if end < len(pictures) else 1,
+        )
     right = [answers[f"{time:04}.png"] == truth[time] for time in range(len(pictures))]
     return 1 - sum(right) / len(right)
 
@@ -158,7 +202,11 @@ adapter.reset()
 seen = json.loads(Path("collected-state", "seen.json").read_text())
 ends = sorted(int(path.stem) for path in Path("collected-state").glob("*.vcotta"))
 for start, end in zip([0, *ends], ends, strict=False):
-    adapter(to_tensor(FilePixels(Path("collected"), tuple(seen[start:end]), 32, "resize")[:]))
+    adapter(
+        to_tensor(
+            FilePixels(Path("collected"), tuple(seen[start:end]), 32, "resize")[:]
+        )
+    )
 resumed = vcotta.load(Path("collected-state", f"{ends[-1]}.vcotta"))
 probe = torch.from_numpy(test_data.images[:8]).permute(0, 3, 1, 2) / 255
 assert torch.equal(resumed(probe), adapter(probe))

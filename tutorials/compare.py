@@ -20,11 +20,21 @@ from vcotta.training import TrainConfig, train
 
 train_data, test_data = load_digits()
 loader = batches(train_data.images, train_data.labels, 50, shuffle_seed=0)
-net = train(build_network("wrn-10-1", 10, stem_stride=2, base=8), loader, TrainConfig(epochs=12, shift=2))
-warmed = vcotta.warm_up(net, loader, vcotta.WarmUpConfig(epochs=10, lr=4e-3, flip=False))
+net = train(
+    build_network("wrn-10-1", 10, stem_stride=2, base=8),
+    loader,
+    TrainConfig(epochs=12, shift=2),
+)
+warmed = vcotta.warm_up(
+    net, loader, vcotta.WarmUpConfig(epochs=10, lr=4e-3, flip=False)
+)
 
 stream = vcotta.make_stream(
-    "continual", test_data, ("gaussian_noise", "snow", "contrast", "fog"), batch_size=50, limit=500
+    "continual",
+    test_data,
+    ("gaussian_noise", "snow", "contrast", "fog"),
+    batch_size=50,
+    limit=500,
 )
 print(stream)
 
@@ -37,7 +47,11 @@ print(stream)
 
 # %%
 errors = {}
-planned = [("bn", net, 0), ("tent", net, 0), *(("vcotta", warmed, seed) for seed in range(3))]
+planned = [
+    ("bn", net, 0),
+    ("tent", net, 0),
+    *(("vcotta", warmed, seed) for seed in range(3)),
+]
 for name, start, seed in planned:
     adapter = vcotta.build_adapter(name, start, dataset="digits", seed=seed)
     run = vcotta.run_stream(adapter, stream, f"runs/{name}-{seed}", overwrite=True)
@@ -51,7 +65,9 @@ assert errors["vcotta"] < 0.9 * errors["bn"]
 # In a terminal this is `vcotta report runs --out report`:
 
 # %%
-subprocess.run([sys.executable, "-m", "vcotta", "report", "runs", "--out", "report"], check=True)
+subprocess.run(
+    [sys.executable, "-m", "vcotta", "report", "runs", "--out", "report"], check=True
+)
 
 # %% [markdown]
 # `report/report.html` is one file that needs no network: send it to a colleague. The folder also has the tables as

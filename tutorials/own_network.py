@@ -25,13 +25,17 @@ class SmallNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.features = nn.Sequential(self.block(3, 16), self.block(16, 32), self.block(32, 64))
+        self.features = nn.Sequential(
+            self.block(3, 16), self.block(16, 32), self.block(32, 64)
+        )
         self.classifier = nn.Linear(64, 10)
 
     @staticmethod
     def block(inputs: int, outputs: int) -> nn.Module:
         """Halve the image."""
-        return nn.Sequential(nn.Conv2d(inputs, outputs, 3, 2, 1), nn.BatchNorm2d(outputs), nn.ReLU())
+        return nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, 2, 1), nn.BatchNorm2d(outputs), nn.ReLU()
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         """Images in, logits out."""
@@ -57,7 +61,11 @@ for _ in range(20):
 net.eval()
 
 with torch.no_grad():
-    clean = torch.cat([net(images).argmax(1) == labels for images, labels in loader]).float().mean()
+    clean = (
+        torch.cat([net(images).argmax(1) == labels for images, labels in loader])
+        .float()
+        .mean()
+    )
 print(f"{clean:.1%} of the training images are right")
 
 # %% [markdown]
@@ -68,13 +76,18 @@ print(f"{clean:.1%} of the training images are right")
 
 # %%
 stream = vcotta.make_stream(
-    "continual", test_data, ("fog", "shot_noise", "contrast", "motion_blur"), severity=4, batch_size=50, limit=400
+    "continual",
+    test_data,
+    ("fog", "shot_noise", "contrast", "motion_blur"),
+    severity=4,
+    batch_size=50,
+    limit=400,
 )
 print(stream)
 
 first = {batch.domain: batch.images[:6] for batch in stream}
 figure, axes = plt.subplots(1, 4, figsize=(8, 1.1))
-figure.suptitle("Six digits in each condition", y=1.25)
+figure.suptitle("Six digits in each condition", y=1.1)
 for axis, (name, images) in zip(axes, first.items(), strict=True):
     axis.imshow(torch.cat([*images], -1).permute(1, 2, 0))
     axis.set_title(name, fontsize=9)
@@ -88,7 +101,9 @@ for axis, (name, images) in zip(axes, first.items(), strict=True):
 # %%
 def error_of(adapter: vcotta.Adapter) -> float:
     """Send the stream through an adapter and return its error."""
-    wrong = [adapter(batch.images).argmax(1) != batch.labels for batch in stream]  # predicts, then adapts
+    wrong = [
+        adapter(batch.images).argmax(1) != batch.labels for batch in stream
+    ]  # predicts, then adapts
     return torch.cat(wrong).float().mean().item()
 
 
@@ -102,7 +117,12 @@ def error_of(adapter: vcotta.Adapter) -> float:
 
 # %%
 adapter = vcotta.build_adapter(
-    "vcotta", net, source=loader, flip=False, views=8, warmup=vcotta.WarmUpConfig(epochs=10, lr=4e-3)
+    "vcotta",
+    net,
+    source=loader,
+    flip=False,
+    views=8,
+    warmup=vcotta.WarmUpConfig(epochs=10, lr=4e-3),
 )
 errors = {"vcotta": error_of(adapter)}
 for name in ("source", "bn"):
@@ -125,10 +145,20 @@ assert errors["vcotta"] < errors["bn"] < errors["source"]
 # `adapter.last` describes the latest step. `predict` answers without adapting.
 
 # %%
-print({key: round(value, 3) for key, value in adapter.last.items() if isinstance(value, float)})
+print(
+    {
+        key: round(value, 3)
+        for key, value in adapter.last.items()
+        if isinstance(value, float)
+    }
+)
 images = next(iter(stream)).images
 found = adapter.predict(images)
-print(found.probabilities.argmax(1)[:10].tolist(), "with entropies", found.predictive_entropy[:3].numpy().round(2))
+print(
+    found.probabilities.argmax(1)[:10].tolist(),
+    "with entropies",
+    found.predictive_entropy[:3].numpy().round(2),
+)
 
 # %% [markdown]
 # ## Save and load

@@ -55,14 +55,23 @@ Path("my_network.py").write_text(CODE)
 # %%
 def enlarge(images: np.ndarray) -> np.ndarray:
     """Make pictures of 224 x 224 pixels."""
-    return np.stack([np.asarray(Image.fromarray(image).resize((224, 224))) for image in images])
+    return np.stack(
+        [np.asarray(Image.fromarray(image).resize((224, 224))) for image in images]
+    )
 
 
 train_data, test_data = load_digits()
-loader = batches(enlarge(train_data.images[:500]), train_data.labels[:500], 50, shuffle_seed=0)
+loader = batches(
+    enlarge(train_data.images[:500]), train_data.labels[:500], 50, shuffle_seed=0
+)
 net = train(build_network("my_network:make", 10), loader, TrainConfig(epochs=20))
 adapter = vcotta.build_adapter(
-    "vcotta", net, source=loader, flip=False, views=2, warmup=vcotta.WarmUpConfig(epochs=2, lr=4e-3)
+    "vcotta",
+    net,
+    source=loader,
+    flip=False,
+    views=2,
+    warmup=vcotta.WarmUpConfig(epochs=2, lr=4e-3),
 )
 
 # %% [markdown]
@@ -73,7 +82,10 @@ adapter = vcotta.build_adapter(
 
 # %%
 names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-save_bundle(make_bundle(adapter, "my_network:make", names, Preprocess(224), batch_size=16), "digits.bundle")
+save_bundle(
+    make_bundle(adapter, "my_network:make", names, Preprocess(224), batch_size=16),
+    "digits.bundle",
+)
 print(f"{Path('digits.bundle').stat().st_size / 1e6:.1f} MB")
 
 # %% [markdown]
@@ -91,8 +103,20 @@ Path("token").chmod(0o600)
 
 def start() -> tuple[subprocess.Popen[str], str]:
     """Start the server, and return it with its address."""
-    command = [sys.executable, "-m", "vcotta", "serve", "digits.bundle", "--trust", "my_network:make"]
-    server = subprocess.Popen([*command, "--token-file", "token", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "vcotta",
+        "serve",
+        "digits.bundle",
+        "--trust",
+        "my_network:make",
+    ]
+    server = subprocess.Popen(
+        [*command, "--token-file", "token", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     print(server.stdout.readline().strip())
     return server, server.stdout.readline().split()[-1]
 
@@ -121,7 +145,10 @@ def send(pictures: np.ndarray, path: str = "/v1/predict") -> dict[str, Any]:
         Image.fromarray(picture).save(file, "PNG")
         head = f'--EDGE\r\nContent-Disposition: form-data; name="images"; filename="{place}.png"\r\n\r\n'
         body += head.encode() + file.getvalue() + b"\r\n"
-    headers = {"Content-Type": "multipart/form-data; boundary=EDGE", "Authorization": f"Bearer {token}"}
+    headers = {
+        "Content-Type": "multipart/form-data; boundary=EDGE",
+        "Authorization": f"Bearer {token}",
+    }
     request = urllib.request.Request(address + path, body + b"--EDGE--\r\n", headers)
     with urllib.request.urlopen(request) as answer:
         return json.load(answer)
@@ -129,7 +156,9 @@ def send(pictures: np.ndarray, path: str = "/v1/predict") -> dict[str, Any]:
 
 pictures = vcotta.corrupt(enlarge(test_data.images[:160]), "contrast", 3, seed=0)
 labels = test_data.labels[:160]
-answer = send(enlarge(test_data.images[:16]), "/v1/predict?adapt=false&probabilities=false")
+answer = send(
+    enlarge(test_data.images[:16]), "/v1/predict?adapt=false&probabilities=false"
+)
 print(json.dumps(answer["predictions"][0], indent=1))
 
 # %% [markdown]
@@ -144,7 +173,9 @@ found = [
 ]
 with torch.no_grad():
     plain = net(to_tensor(pictures)).argmax(1).numpy()
-print(f"plain network {np.mean(plain != labels):.1%} wrong, server {np.mean(found != labels):.1%}")
+print(
+    f"plain network {np.mean(plain != labels):.1%} wrong, server {np.mean(found != labels):.1%}"
+)
 assert np.mean(found != labels) < np.mean(plain != labels)
 
 # %% [markdown]
@@ -155,7 +186,12 @@ assert np.mean(found != labels) < np.mean(plain != labels)
 # %%
 for line in get("/metrics").decode().splitlines():
     if line.startswith(
-        ("vcotta_images_total", "vcotta_guard_events_total", "vcotta_skipped_total", "vcotta_parameter_distance ")
+        (
+            "vcotta_images_total",
+            "vcotta_guard_events_total",
+            "vcotta_skipped_total",
+            "vcotta_parameter_distance ",
+        )
     ):
         print(line)
 
@@ -172,9 +208,14 @@ history = json.loads(get("/v1/state"))["history"]
 figure, axes = plt.subplots(1, 2, figsize=(8, 2.6), constrained_layout=True)
 figure.suptitle("Ten requests of low contrast, then four of noise")
 for axis, key in zip(axes, ("entropy", "parameter_distance"), strict=True):
-    axis.plot([entry["step"] for entry in history], [entry[key] for entry in history], marker="o")
+    axis.plot(
+        [entry["step"] for entry in history],
+        [entry[key] for entry in history],
+        marker="o",
+    )
     axis.set(xlabel="batch", ylabel=key.replace("_", " "))
     axis.axvspan(10.5, 14.5, color="0.9")
+    axis.set_xticks(range(2, 15, 4))
 
 # %% [markdown]
 # The entropy jumps, so an alarm on it finds a covered lens at once. The guard needs a longer look at what is usual
@@ -191,7 +232,9 @@ server.send_signal(signal.SIGTERM)
 print(server.communicate(timeout=60)[0].strip())
 server, address = start()
 state = json.loads(get("/v1/state"))
-print(f"{state['steps']} batches seen, {state['network']} for {', '.join(state['class_names'][:3])}, ...")
+print(
+    f"{state['steps']} batches seen, {state['network']} for {', '.join(state['class_names'][:3])}, ..."
+)
 server.terminate()
 server.communicate(timeout=60)
 assert state["steps"] == 14

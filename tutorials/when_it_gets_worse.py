@@ -27,20 +27,41 @@ from vcotta.training import TrainConfig, train
 
 train_data, test_data = load_digits()
 loader = batches(train_data.images, train_data.labels, 50, shuffle_seed=0)
-net = train(build_network("wrn-10-1", 10, stem_stride=2, base=8), loader, TrainConfig(epochs=12, shift=2))
+net = train(
+    build_network("wrn-10-1", 10, stem_stride=2, base=8),
+    loader,
+    TrainConfig(epochs=12, shift=2),
+)
 warmed = vcotta.warm_up(net, loader, vcotta.WarmUpConfig(lr=4e-3, flip=False))
 
 
-def error_of(name: str, start: nn.Module, protocol: str = "continual", *, guard: Any = None, **options: Any) -> float:
+def error_of(
+    name: str,
+    start: nn.Module,
+    protocol: str = "continual",
+    *,
+    guard: Any = None,
+    **options: Any,
+) -> float:
     """Return a method's error on digits in snow, then with little contrast; `lr` is for the method."""
     settings = {"lr": options.pop("lr")} if "lr" in options else {}
-    options = {"corruptions": ("snow", "contrast"), "batch_size": 50, "limit": 300, "severity": 4} | options
+    options = {
+        "corruptions": ("snow", "contrast"),
+        "batch_size": 50,
+        "limit": 300,
+        "severity": 4,
+    } | options
     stream = vcotta.make_stream(protocol, test_data, **options)
-    adapter = vcotta.build_adapter(name, start, dataset="digits", guard=guard, **settings)
+    adapter = vcotta.build_adapter(
+        name, start, dataset="digits", guard=guard, **settings
+    )
     return vcotta.run_stream(adapter, stream).summary()["mean"]["error"]
 
 
-good = {name: error_of(name, start) for name, start in (("source", net), ("bn", net), ("vcotta", warmed))}
+good = {
+    name: error_of(name, start)
+    for name, start in (("source", net), ("bn", net), ("vcotta", warmed))
+}
 print({name: f"{error:.1%}" for name, error in good.items()})
 assert good["vcotta"] < good["source"] / 2
 
@@ -72,15 +93,27 @@ save_weights(mine, "mine.safetensors")  # without its normalisation
 # many, BGR images, labels in another order.
 
 # %%
-command = ["check", "--dataset", "digits", "--model", "my_network.py:make", "--weights", "mine.safetensors"]
+command = [
+    "check",
+    "--dataset",
+    "digits",
+    "--model",
+    "my_network.py:make",
+    "--weights",
+    "mine.safetensors",
+]
 subprocess.run([sys.executable, "-m", "vcotta", *command])
 
 # %% [markdown]
 # The remedy: put the normalisation inside the model, with a wrapper of your own or with `vcotta.models.Normalised`.
 
 # %%
-broken, mended = (error_of("source", model, corruptions=("none",)) for model in (mine, whole))
-print(f"clean images: without its normalisation {broken:.1%} wrong, with it {mended:.1%}")
+broken, mended = (
+    error_of("source", model, corruptions=("none",)) for model in (mine, whole)
+)
+print(
+    f"clean images: without its normalisation {broken:.1%} wrong, with it {mended:.1%}"
+)
 assert mended < broken
 
 # %% [markdown]
@@ -96,7 +129,13 @@ by_size = {
     for name, start in (("source", net), ("bn", net), ("vcotta", warmed))
 }
 for name, errors in by_size.items():
-    print(f"{name:7}", "  ".join(f"{size} images {error:5.1%}" for size, error in zip(sizes, errors, strict=True)))
+    print(
+        f"{name:7}",
+        "  ".join(
+            f"{size} images {error:5.1%}"
+            for size, error in zip(sizes, errors, strict=True)
+        ),
+    )
 assert by_size["bn"][0] > by_size["bn"][-1]
 
 figure, axis = plt.subplots(figsize=(5, 3))
@@ -105,6 +144,7 @@ for (name, errors), marker in zip(by_size.items(), "osD", strict=True):
     axis.plot(sizes, [100 * error for error in errors], marker=marker, label=name)
 axis.set(xlabel="images in a batch", ylabel="error (%)", xscale="log", ylim=0)
 axis.set_xticks(sizes, sizes)
+axis.minorticks_off()
 axis.legend()
 
 # %% [markdown]
@@ -118,7 +158,9 @@ axis.legend()
 
 # %%
 for name, start in (("source", net), ("bn", net), ("vcotta", warmed)):
-    print(f"{name:7} shuffled {good[name]:5.1%}, correlated {error_of(name, start, 'correlated'):5.1%}")
+    print(
+        f"{name:7} shuffled {good[name]:5.1%}, correlated {error_of(name, start, 'correlated'):5.1%}"
+    )
 
 # %% [markdown]
 # The remedy: let more kinds of images meet in a batch, by collecting longer or by mixing several cameras. If the
@@ -135,7 +177,9 @@ options = {"protocol": "loops", "rounds": 3, "severity": 5}
 usual = error_of("tent", net, **options)
 large = error_of("tent", net, lr=0.3, **options)
 guarded = error_of("tent", net, lr=0.3, guard=True, **options)
-print(f"usual step {usual:.1%}, large step {large:.1%}, large step with a guard {guarded:.1%}")
+print(
+    f"usual step {usual:.1%}, large step {large:.1%}, large step with a guard {guarded:.1%}"
+)
 assert usual < guarded < large
 
 # %% [markdown]
@@ -160,8 +204,13 @@ except ValueError as error:
 # %%
 few = batches(train_data.images[:100], train_data.labels[:100], 50, shuffle_seed=0)
 start = vcotta.warm_up(net, few, vcotta.WarmUpConfig(lr=4e-3, flip=False))
-print(f"vcotta warmed up on 100 images {error_of('vcotta', start):.1%}, on 1000 {good['vcotta']:.1%}")
-print("without source data:", {name: f"{error_of(name, net):.1%}" for name in ("bn", "tent", "cotta")})
+print(
+    f"vcotta warmed up on 100 images {error_of('vcotta', start):.1%}, on 1000 {good['vcotta']:.1%}"
+)
+print(
+    "without source data:",
+    {name: f"{error_of(name, net):.1%}" for name in ("bn", "tent", "cotta")},
+)
 
 # %% [markdown]
 # `vcotta methods` lists which methods need source data. Whatever you choose, keep `source` and `bn` running beside it
