@@ -247,6 +247,9 @@ def main() -> None:
     if unknown := [name for name in asked.names if name not in NAMES]:
         parser.error(f"expected one of {', '.join(NAMES)}, but got {unknown[0]}")
     out = asked.out.resolve()
+    if found := os.environ.get("PYTHONPATH"):  # a tutorial starts programs in another folder
+        places = (str(Path(place).resolve()) for place in found.split(os.pathsep))
+        os.environ["PYTHONPATH"] = os.pathsep.join(places)
     for name in asked.names or NAMES:
         if asked.here:
             write_page(name, out)
