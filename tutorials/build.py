@@ -247,7 +247,8 @@ def main() -> None:
     if unknown := [name for name in asked.names if name not in NAMES]:
         parser.error(f"expected one of {', '.join(NAMES)}, but got {unknown[0]}")
     out = asked.out.resolve()
-    if found := os.environ.get("PYTHONPATH"):  # a tutorial starts programs in another folder
+    # A tutorial starts programs in another folder.
+    if found := os.environ.get("PYTHONPATH"):
         places = (str(Path(place).resolve()) for place in found.split(os.pathsep))
         os.environ["PYTHONPATH"] = os.pathsep.join(places)
     for name in asked.names or NAMES:
