@@ -6,7 +6,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help demo test test-slow lint tables docs clean
+.PHONY: help demo test test-slow lint tables docs tutorials clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ tables: .venv/installed  ## draw every table of README, docs and studies from th
 
 docs: .venv/docs  ## build the site into site/, strictly; read it with: python -m http.server -d site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+tutorials: .venv/installed  ## execute the tutorials and write their pages (a few minutes)
+	$(BIN)/python tutorials/build.py
 
 clean:  ## remove the environment, caches and demo output
 	rm -rf .venv build demo site .pytest_cache .mypy_cache .ruff_cache .hypothesis

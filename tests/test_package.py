@@ -69,11 +69,15 @@ def test_no_message_advises_to_install_the_package_from_an_index() -> None:
     assert not [path.name for path in files if re.search(r"pip install .*vcotta\b", path.read_text("utf-8"))]
 
 
-PAGES = [ROOT / "docs" / "how-to" / "add-a-method.md", *sorted((ROOT / "examples").glob("*.py"))]
+PAGES = [
+    ROOT / "docs" / "how-to" / "add-a-method.md",
+    *sorted((ROOT / "examples").glob("*.py")),
+    *sorted((ROOT / "tutorials").glob("*.py")),
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples_and_the_page_about_adding_a_method_import_only_what_is_public(page) -> None:
+def test_examples_tutorials_and_the_page_about_adding_a_method_import_only_what_is_public(page) -> None:
     text = page.read_text(encoding="utf-8")
     imports = re.findall(r"^\s*from (vcotta[\w.]*) import ([\w, ]+)$", text, re.M)
     inner = {module for module, _ in imports if module.count(".") > 1 or "._" in module}

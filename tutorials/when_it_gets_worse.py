@@ -1,0 +1,217 @@
+"""What to do when it gets worse.
+
+Five ways in which adaptation makes a good network worse, how to tell them apart by numbers, and a remedy for each.
+"""
+
+# %% [markdown]
+# ## Measure three things first
+#
+# The error of `source` (your network as it is), of `bn` (which learns nothing) and of your method, on the same
+# labelled piece of the stream. If `source` is bad on clean images, the network is not set up right. If `bn` is worse
+# than `source`, the batches are too small or too one-sided. If your method is worse than `bn`, it learns the wrong
+# thing.
+
+# %%
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from matplotlib import pyplot as plt
+from torch import nn
+
+import vcotta
+from vcotta.data import batches, load_digits
+from vcotta.models import Normalised, build_network, save_weights
+from vcotta.training import TrainConfig, train
+
+train_data, test_data = load_digits()
+loader = batches(train_data.images, train_data.labels, 50, shuffle_seed=0)
+net = train(
+    build_network("wrn-10-1", 10, stem_stride=2, base=8),
+    loader,
+    TrainConfig(epochs=12, shift=2),
+)
+warmed = vcotta.warm_up(net, loader, vcotta.WarmUpConfig(lr=4e-3, flip=False))
+
+
+def error_of(
+    name: str,
+    start: nn.Module,
+    protocol: str = "continual",
+    *,
+    guard: Any = None,
+    **options: Any,
+) -> float:
+    """Return a method's error on digits in snow, then with little contrast; `lr` is for the method."""
+    settings = {"lr": options.pop("lr")} if "lr" in options else {}
+    options = {
+        "corruptions": ("snow", "contrast"),
+        "batch_size": 50,
+        "limit": 300,
+        "severity": 4,
+    } | options
+    stream = vcotta.make_stream(protocol, test_data, **options)
+    adapter = vcotta.build_adapter(
+        name, start, dataset="digits", guard=guard, **settings
+    )
+    return vcotta.run_stream(adapter, stream).summary()["mean"]["error"]
+
+
+good = {
+    name: error_of(name, start)
+    for name, start in (("source", net), ("bn", net), ("vcotta", warmed))
+}
+print({name: f"{error:.1%}" for name, error in good.items()})
+assert good["vcotta"] < good["source"] / 2
+
+# %% [markdown]
+# This is how it should look. Now we break it, one thing at a time.
+#
+# ## The normalisation is wrong
+#
+# The most common mistake, and it has nothing to do with adaptation: the network was trained on normalised images, and
+# the normalisation stayed behind in the training script. Adapters give it plain images in [0, 1].
+
+# %%
+CODE = """
+from torch import nn
+
+
+def make(classes):
+    block = lambda i, o: nn.Sequential(nn.Conv2d(i, o, 3, 2, 1), nn.BatchNorm2d(o), nn.ReLU())
+    return nn.Sequential(block(3, 16), block(16, 32), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, classes))
+"""
+Path("my_network.py").write_text(CODE)
+mine = build_network("my_network.py:make", 10)
+whole = Normalised(mine, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+train(whole, loader, TrainConfig(epochs=8))
+save_weights(mine, "mine.safetensors")  # without its normalisation
+
+# %% [markdown]
+# `vcotta check` measures the clean error and, if it is bad, tries the usual suspects: another normalisation, one too
+# many, BGR images, labels in another order.
+
+# %%
+command = [
+    "check",
+    "--dataset",
+    "digits",
+    "--model",
+    "my_network.py:make",
+    "--weights",
+    "mine.safetensors",
+]
+subprocess.run([sys.executable, "-m", "vcotta", *command])
+
+# %% [markdown]
+# The remedy: put the normalisation inside the model, with a wrapper of your own or with `vcotta.models.Normalised`.
+
+# %%
+broken, mended = (
+    error_of("source", model, corruptions=("none",)) for model in (mine, whole)
+)
+print(
+    f"clean images: without its normalisation {broken:.1%} wrong, with it {mended:.1%}"
+)
+assert mended < broken
+
+# %% [markdown]
+# ## The batches are too small
+#
+# Most methods normalise a batch by its own statistics, and those of two images are poor. VCoTTA mixes in the
+# statistics of the training images, the more the fewer images there are, and takes smaller steps.
+
+# %%
+sizes = (2, 5, 10, 50)
+by_size = {
+    name: [error_of(name, start, batch_size=size, limit=100) for size in sizes]
+    for name, start in (("source", net), ("bn", net), ("vcotta", warmed))
+}
+for name, errors in by_size.items():
+    print(
+        f"{name:7}",
+        "  ".join(
+            f"{size} images {error:5.1%}"
+            for size, error in zip(sizes, errors, strict=True)
+        ),
+    )
+assert by_size["bn"][0] > by_size["bn"][-1]
+
+figure, axis = plt.subplots(figsize=(5, 3))
+axis.set_title("Error by the size of a batch")
+for (name, errors), marker in zip(by_size.items(), "osD", strict=True):
+    axis.plot(sizes, [100 * error for error in errors], marker=marker, label=name)
+axis.set(xlabel="images in a batch", ylabel="error (%)", xscale="log", ylim=0)
+axis.set_xticks(sizes, sizes)
+axis.minorticks_off()
+axis.legend()
+
+# %% [markdown]
+# The remedy: collect ten images or more before you call the adapter, as [the camera](camera.md) does. If you must
+# answer one at a time, prefer VCoTTA to methods without such a mixture, and measure `source` beside it.
+#
+# ## The labels are correlated
+#
+# A batch of nothing but sevens has the statistics of a seven. Normalised by them, sevens look like an average digit.
+# Cameras and production lines deliver such streams; the protocol `correlated` imitates them.
+
+# %%
+for name, start in (("source", net), ("bn", net), ("vcotta", warmed)):
+    print(
+        f"{name:7} shuffled {good[name]:5.1%}, correlated {error_of(name, start, 'correlated'):5.1%}"
+    )
+
+# %% [markdown]
+# The remedy: let more kinds of images meet in a batch, by collecting longer or by mixing several cameras. If the
+# stream really is sorted by class, the guard takes it for a collapse: `guard=vcotta.Guard(collapse=None)`. If
+# `source` is still the best of the three, do not adapt on this stream.
+#
+# ## The step is too large
+#
+# Self-training amplifies its own mistakes. TENT with thirty times its usual step size, three times through the same
+# stream:
+
+# %%
+options = {"protocol": "loops", "rounds": 3, "severity": 5}
+usual = error_of("tent", net, **options)
+large = error_of("tent", net, lr=0.3, **options)
+guarded = error_of("tent", net, lr=0.3, guard=True, **options)
+print(
+    f"usual step {usual:.1%}, large step {large:.1%}, large step with a guard {guarded:.1%}"
+)
+assert usual < guarded < large
+
+# %% [markdown]
+# The remedy: a smaller `lr`. A guard (`guard=True`; VCoTTA has one by default) limits the damage, as it stops the
+# learning and pulls the network back when its answers contradict the source's, collapse to a few classes or become
+# too sure. It does not make a bad step size good. What it did is in `adapter.last["guard"]` and, for a run, in its
+# records.
+#
+# ## There is no data to warm up on
+#
+# VCoTTA needs some labelled source images before testing, and says so:
+
+# %%
+try:
+    vcotta.build_adapter("vcotta", net)
+except ValueError as error:
+    print(error)
+
+# %% [markdown]
+# Often a few are enough, for instance the validation set. Without any, use a method that needs none.
+
+# %%
+few = batches(train_data.images[:100], train_data.labels[:100], 50, shuffle_seed=0)
+start = vcotta.warm_up(net, few, vcotta.WarmUpConfig(lr=4e-3, flip=False))
+print(
+    f"vcotta warmed up on 100 images {error_of('vcotta', start):.1%}, on 1000 {good['vcotta']:.1%}"
+)
+print(
+    "without source data:",
+    {name: f"{error_of(name, net):.1%}" for name in ("bn", "tent", "cotta")},
+)
+
+# %% [markdown]
+# `vcotta methods` lists which methods need source data. Whatever you choose, keep `source` and `bn` running beside it
+# on a labelled sample now and then: those two numbers find every problem on this page.
