@@ -6,7 +6,7 @@ BIN := .venv/bin
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help demo test test-slow lint tables clean
+.PHONY: help demo test test-slow lint tables docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -17,7 +17,7 @@ demo: .venv/installed  ## train, warm up and adapt a small network on digits (ab
 test: .venv/installed  ## the test suite, without the slow tests
 	$(BIN)/pytest -n 2
 
-test-slow: .venv/cluster  ## the slow tests alone
+test-slow: .venv/cluster .venv/docs  ## the slow tests alone
 	$(BIN)/pytest -n 2 -m slow
 
 lint: .venv/installed  ## ruff and mypy
@@ -28,8 +28,11 @@ lint: .venv/installed  ## ruff and mypy
 tables: .venv/installed  ## draw every table of README, docs and studies from the result files
 	$(BIN)/python -m studies.update
 
+docs: .venv/docs  ## build the site into site/, strictly; read it with: python -m http.server -d site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 clean:  ## remove the environment, caches and demo output
-	rm -rf .venv build demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build demo site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -40,4 +43,8 @@ clean:  ## remove the environment, caches and demo output
 .venv/cluster: .venv/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cluster]' \
 	  || echo "Ray could not be installed: its tests are skipped."
+	touch $@
+
+.venv/docs: .venv/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@

@@ -284,12 +284,14 @@ def start_server(bundle: Path, folder: Path, token: str) -> tuple[subprocess.Pop
     secret.write_text(token)
     command = [sys.executable, "-m", "vcotta", "serve", str(bundle), "--token-file", str(secret), "--port", "0"]
     command += ["--state", str(folder / "state"), "--max-body", str(BODY)]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    log, one_thread = folder / "server.log", os.environ | {"OMP_NUM_THREADS": "1"}
+    with log.open("w") as errors:  # a line a request
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=one_thread)
     assert server.stdout is not None
     for line in server.stdout:
         if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):
             return server, int(found[1])
-    raise RuntimeError(f"Expected the server to start, but it ended with {server.wait()}.")
+    raise RuntimeError(f"Expected the server to start, but it ended with {server.wait()}: {log.read_text()}")
 
 
 def get(port: int, path: str) -> bytes:

@@ -20,7 +20,7 @@ from studies.methods.picture import draw_published
 PAGES = (
     ROOT / "README.md",
     ROOT / "benchmarks" / "page.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     STUDIES / "README.md",
     *sorted(STUDIES.glob("*/page.md")),
 )

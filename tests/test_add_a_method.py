@@ -17,7 +17,8 @@ from vcotta.report.groups import find_runs
 
 from .methods import contract, promises
 
-BLOCKS = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "docs" / "add-a-method.md").read_text(), re.S)
+PAGE = (Path(__file__).parents[1] / "docs" / "how-to" / "add-a-method.md").read_text()
+BLOCKS = re.findall(r"```(?:python|text)\n(.*?)```", PAGE, re.S)
 NAME = "pseudo-label"
 
 

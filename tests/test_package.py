@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -28,6 +29,7 @@ PUBLIC = {
     "Runtime",
     "Prediction",
     "save",
+    "serve",
     "load",
     "warm_up",
     "WarmUpConfig",
@@ -57,11 +59,17 @@ def test_the_public_names_are_these_and_all_are_there() -> None:
 
 def test_names_are_loaded_when_first_used_so_that_the_command_starts_without_torch() -> None:
     code = "import sys, vcotta, vcotta.cli; print('torch' in sys.modules); vcotta.Run; print('torch' in sys.modules)"
+    code = f"import sys; sys.modules['fastapi'] = None; {code}; print(vcotta.serve.load_bundle.__name__)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.split() == ["False", "True"]
+    assert out.stdout.split() == ["False", "True", "load_bundle"]  # the last without the extra `serve`
 
 
-PAGES = [ROOT / "docs" / "add-a-method.md", *sorted((ROOT / "examples").glob("*.py"))]
+def test_no_message_advises_to_install_the_package_from_an_index() -> None:
+    files = (ROOT / "src").rglob("*.py")
+    assert not [path.name for path in files if re.search(r"pip install .*vcotta\b", path.read_text("utf-8"))]
+
+
+PAGES = [ROOT / "docs" / "how-to" / "add-a-method.md", *sorted((ROOT / "examples").glob("*.py"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -97,28 +105,40 @@ def test_the_wheel_holds_the_typed_package_and_nothing_else(wheel) -> None:
     assert sum(info.file_size for info in zipfile.ZipFile(wheel).infolist()) < 2_000_000
 
 
+def test_the_wheel_holds_every_template_that_the_package_has(wheel) -> None:
+    ours = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").glob("vcotta/*/templates/*")}
+    held = {name for name in zipfile.ZipFile(wheel).namelist() if "/templates/" in name}
+    assert held == ours
+    assert "vcotta/serve/templates/status.html.j2" in held
+
+
+ADAPT = """
+import torch, vcotta
+from vcotta.models import build_network
+adapter = vcotta.build_adapter("tent", build_network("wrn-10-1", 4, base=4))
+print(tuple(adapter(torch.rand(6, 3, 8, 8)).shape), vcotta.__file__)
+"""
+
+
 @pytest.mark.slow
-def test_the_wheel_installed_alone_runs_the_command(wheel, tmp_path) -> None:
+def test_the_wheel_installed_alone_runs_the_commands_and_an_adapter(wheel, tmp_path) -> None:
     venv.create(tmp_path / "env", with_pip=True)
-    python = tmp_path / "env" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", wheel], check=True)
+    folder = tmp_path / "env" / "bin"
+    outside = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+
+    def run(*command: str | Path) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=outside)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run(folder / "pip", "install", "-q", "--no-deps", "--no-index", wheel)
     # The dependencies are taken from the environment the tests run in; the package itself is the wheel's.
-    purelib = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
+    purelib = run(folder / "python", "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])").strip()
     Path(purelib, "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
-    where = subprocess.run(
-        [python, "-c", "import vcotta; print(vcotta.__file__)"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
-    assert Path(where.stdout.strip()).is_relative_to(tmp_path / "env")
-    out = subprocess.run(
-        [tmp_path / "env" / "bin" / "vcotta", "--version"], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    assert out.stdout == f"vcotta {vcotta.__version__}\n"
+    assert run(folder / "vcotta", "--version") == f"vcotta {vcotta.__version__}\n"
+    assert "bundle" in run(folder / "python", "-m", "vcotta", "--help")
+    listed = run(folder / "vcotta", "methods")
+    assert all(name in listed for name in vcotta.list_methods())
+    shape, _, where = run(folder / "python", "-c", ADAPT).strip().rpartition(" ")
+    assert shape == "(6, 4)"
+    assert Path(where).is_relative_to(tmp_path / "env")

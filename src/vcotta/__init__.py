@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vcotta._version import __version__
 
 if TYPE_CHECKING:
-    from vcotta import data, methods, models
+    from vcotta import data, methods, models, serve
     from vcotta.bayes import WarmUpConfig, sampling, to_point, to_variational, warm_up
     from vcotta.corruptions import corrupt, list_corruptions
     from vcotta.methods import (
@@ -57,12 +57,13 @@ __all__ = [
     "run_stream",
     "sampling",
     "save",
+    "serve",
     "to_point",
     "to_variational",
     "warm_up",
 ]
 
-_MODULES = ("vcotta.data", "vcotta.methods", "vcotta.models", "vcotta.runs.metrics")
+_MODULES = ("vcotta.data", "vcotta.methods", "vcotta.models", "vcotta.runs.metrics", "vcotta.serve")
 _NAMES = {
     "vcotta.bayes": ("WarmUpConfig", "sampling", "to_point", "to_variational", "warm_up"),
     "vcotta.corruptions": ("corrupt", "list_corruptions"),

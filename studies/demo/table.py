@@ -1,4 +1,4 @@
-"""The README's table of the demo."""
+"""The table of the demo on the site's first page."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def demo_text() -> str:
         f"warm-up's alone: BN on the warmed network reaches {error:.2f} % and an NLL of {nll:.3f} over three seeds."
     )
     figures = (
-        "![Error of each method on each corruption](studies/demo/results/error.png)",
-        "![How unsure the source and the teacher of VCoTTA are along the stream](studies/demo/results/priors.png)",
+        "![Error of each method on each corruption](../studies/demo/results/error.png)",
+        "![How unsure the source and the teacher of VCoTTA are along the stream](../studies/demo/results/priors.png)",
     )
     return "\n\n".join([table(headings, shown), note, *figures])
 

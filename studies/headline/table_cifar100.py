@@ -13,7 +13,7 @@ from studies.methods.table import PUBLISHED
 
 
 def second_text() -> str:
-    """Return one sentence for the README: mean errors over the seeds beside the published ones."""
+    """Return one sentence: mean errors over the seeds beside the published ones."""
     rows, shown = headline_rows("headline", "cifar100"), []
     labels = {"Source": "source", "BN": "bn", "ROID": "roid", "CoTTA": "cotta", "**VCoTTA**": "vcotta"}
     for label, method in labels.items():

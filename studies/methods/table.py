@@ -124,14 +124,14 @@ def recipes_text() -> str:
 
 
 def nearest_text() -> str:
-    """Say for the README which method comes nearest to VCoTTA, on two networks."""
+    """Say which method comes nearest to VCoTTA, on two networks."""
     usual, recipe = errors_of("cifar10c"), errors_of(RECIPE)
     near, best = (min(errors, key=errors.__getitem__) for errors in (usual, recipe))
     return (
         f"Of {len(usual) - 2} rivals that learn, {near.upper()} comes nearest on that network with {usual[near]:.1f} % "
         "(TCA was run there with a larger step than it has now). On another, trained as the published one was, "
         f"{best.upper()} has {recipe[best]:.1f} % where BN has {recipe['bn']:.1f}; VCoTTA has not been run there "
-        "([all of them](studies/methods/page.md))."
+        "([all of them](../../studies/methods/page.md))."
     )
 
 

@@ -1,4 +1,4 @@
-"""Take the pictures of the report's page that docs/reproduce.md shows, with a real Chromium.
+"""Take the pictures of the report's page that docs/how-to/reproduce.md shows, with a real Chromium.
 
     python -m studies.reproduce.screenshots FOLDER/main-digits/report.html
 

@@ -58,3 +58,23 @@ def test_a_quiet_console_stays_quiet(capsys) -> None:
     with progress.display(Console(quiet=True)) as task:
         task("Training", "loss {:.2f}")(1, 1, 0.5)
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_rest_is_estimated_once_from_the_first_batches_without_the_very_first(clock, capsys) -> None:
+    heard = []
+    report = progress.with_estimate("Warm-up", lambda *numbers: heard.append(numbers))
+    for step in range(1, 101):
+        clock[0] += 60.0 if step == 1 else 1.5  # the first batch compiles
+        report(step, 100, 0.5)
+    assert len(heard) == 100
+    assert capsys.readouterr().err == "Warm-up: about 2 min left, at 1.5 s a batch.\n"
+
+
+def test_lines_of_epochs_are_at_most_one_a_second(clock, capsys) -> None:
+    report = progress.epoch_lines("Warm-up")
+    for epoch in range(1, 31):
+        clock[0] += 0.1
+        report(epoch, 30, 1.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert lines[-1] == "Warm-up: epoch 30 of 30, loss 1.000, 3 s"

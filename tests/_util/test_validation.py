@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
 import torch
 
+import vcotta
 from vcotta._util.validation import (
     Count,
     NonNegative,
@@ -106,3 +108,14 @@ class Image(Settings):
 def test_a_choice_of_numbers_refuses_every_other_value_and_type(channels: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="channels"):
         Image(channels)
+
+
+def test_a_misspelt_setting_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"setting of Guard to be one of .*'colapse'\. Did you mean 'collapse'\?"):
+        vcotta.Guard(colapse=0.2)
+    with pytest.raises(ValueError, match=r"setting of WarmUpConfig .*Did you mean 'epochs'\?"):
+        vcotta.WarmUpConfig(epoch=2)
+    with pytest.raises(ValueError, match=r"setting of TENTConfig .*Did you mean 'optimizer'\?"):
+        vcotta.methods.TENTConfig(optimiser="adam")
+    with pytest.raises(ValueError, match=r"setting of Runtime .*Did you mean 'device'\?"):
+        dataclasses.replace(vcotta.Runtime(), devise="cpu")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from vcotta import Runtime, WarmUpConfig, to_variational, warm_up
+from vcotta import Runtime, WarmUpConfig, build_adapter, to_variational, warm_up
 from vcotta._util.tensorfile import read_state
 from vcotta.bayes import is_variational, kl_divergence, load_warmed, sampling, save_warmed, variational_parameters
 from vcotta.data import batches
@@ -211,6 +212,27 @@ def test_ctrl_c_in_a_warm_up_waits_for_the_end_of_the_epoch_and_keeps_it(tiny, s
     assert all(torch.equal(value, whole.state_dict()[key]) for key, value in resumed.state_dict().items())
 
 
+def test_ctrl_c_does_not_wait_for_the_end_of_a_long_epoch(
+    tiny, source, tmp_path, press_ctrl_c, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(epoch_state, "_PAUSE", 0.0)
+    monkeypatch.setattr(epoch_state, "_SHARE", 0)
+    monkeypatch.setattr(epoch_state, "_GRACE", 0.0)
+    config, path, seen = WarmUpConfig(epochs=3), tmp_path / "warming", []
+
+    def press(step, steps, loss):
+        seen.append(step)
+        if step == len(source) + 2:  # in the second epoch
+            press_ctrl_c()
+
+    with pytest.raises(KeyboardInterrupt, match=r"1 of 3 epochs are saved: run the same .*Epoch 2 was not finished"):
+        warm_up(tiny(), source, config, progress=press, checkpoint=path)
+    assert seen[-1] == len(source) + 2
+    assert "press again to stop at once" in capsys.readouterr().err
+    resumed, whole = warm_up(tiny(), source, config, progress=False, checkpoint=path), warm_up(tiny(), source, config)
+    assert all(torch.equal(value, whole.state_dict()[key]) for key, value in resumed.state_dict().items())
+
+
 def test_ctrl_c_in_the_last_epoch_of_a_warm_up_waits_for_its_result(tiny, source, tmp_path, press_ctrl_c) -> None:
     path, checkpoint = tmp_path / "warm.safetensors", tmp_path / "warming"
 
@@ -331,9 +353,28 @@ def test_attention_is_left_as_points_on_request(images) -> None:
     source = [(images(8), torch.arange(8) % 4)]
     with pytest.raises(ValueError, match="attention"):
         warm_up(Attentive(), source, WarmUpConfig(epochs=1), progress=False)
-    net = warm_up(Attentive(), source, WarmUpConfig(epochs=1, unsupported="keep"), progress=False)
-    assert is_variational(net)
-    assert not is_variational(net.attention)
+    once = WarmUpConfig(epochs=1)
+    for net in (
+        warm_up(Attentive(), source, WarmUpConfig(epochs=1, unsupported="keep"), progress=False),
+        warm_up(Attentive(), source, once, unsupported="keep", progress=False),
+        build_adapter("vcotta", Attentive(), source=source, warmup=once, unsupported="keep").start,
+        to_variational(Attentive(), unsupported="keep"),
+    ):
+        assert is_variational(net)
+        assert not is_variational(net.attention)
+    with pytest.raises(
+        ValueError, match=r"unsupported='keep' in Python, `vcotta warmup --unsupported keep` at the command line"
+    ):
+        build_adapter("vcotta", Attentive(), source=source)
+
+
+def test_progress_is_a_line_an_epoch_where_there_is_no_terminal(tiny, source, capsys) -> None:
+    warm_up(tiny(), source, WarmUpConfig(epochs=2))
+    lines = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"Warm-up: epoch 1 of 2, loss \d+\.\d{3}, \d+ s", lines[0])
+    assert lines[-1].startswith("Warm-up: epoch 2 of 2")
+    warm_up(tiny(), source, WarmUpConfig(epochs=2), progress=False)
+    assert not capsys.readouterr().err
 
 
 def test_loading_leaves_the_callers_network_alone(tiny, tmp_path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from unittest.mock import Mock
 
 import pytest
 
@@ -52,9 +53,7 @@ def test_a_path_that_cannot_be_written_is_an_error_before_the_work(command, no_w
 
 @pytest.mark.parametrize("arguments", [("demo", "--out"), ("warmup", "--out")])
 def test_a_read_only_file_system_is_an_error_before_the_work(command, no_work, monkeypatch, arguments) -> None:
-    def refuse(dir):
-        raise OSError(30, "Read-only file system", str(dir))
-
+    refuse = Mock(side_effect=OSError(30, "Read-only file system", "there"))  # no frame of this file: it is the user's
     monkeypatch.setattr("vcotta.cli.output_paths.tempfile.TemporaryFile", refuse)
     code, _, err = command(*arguments, "there/x")
     assert code == 2

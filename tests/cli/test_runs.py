@@ -185,3 +185,37 @@ def test_a_search_is_kept_though_an_nll_is_infinite(command, monkeypatch, tmp_pa
     assert code == 0
     assert "NLL inf" in out
     assert json.loads((tmp_path / "found.json").read_text())["trials"] == [found[0] | {"nll": None}]
+
+
+ATTENTIVE = """
+import torch
+from torch import nn
+
+class Attentive(nn.Module):
+    def __init__(self, classes=10):
+        super().__init__()
+        self.attention, self.fc = nn.MultiheadAttention(3, 1, batch_first=True), nn.Linear(3, classes)
+
+    def forward(self, x):
+        x = nn.functional.avg_pool2d(x, 8).flatten(2).transpose(1, 2)
+        return self.fc(self.attention(x, x, x)[0].mean(1))
+"""
+
+
+def test_source_limit_and_unsupported_reach_the_warm_up_of_both_commands(command, untrained, tmp_path) -> None:
+    (tmp_path / "own.py").write_text(ATTENTIVE)
+    own = ("--model", "own.py:Attentive", "--source-limit", "100", "--device", "cpu")
+    code, _, err = command("warmup", *own, "--out", "no.safetensors")
+    assert code == 2
+    assert "--unsupported keep` at the command line" in err
+    assert command("warmup", *own, "--epochs", "1", "--unsupported", "keep", "--out", "w.safetensors")[0] == 0
+    run = ("run", "--method", "vcotta", "--limit", "4", "--corruptions", "fog", "--set", "views=2")
+    code, _, err = command(*run, *own, "--unsupported", "keep", "--out", "x")
+    assert code == 0
+    assert "The network is a plain one, so it is warmed up first: 10 epochs over 100 images." in err
+    manifest = json.loads((tmp_path / "x" / "manifest.json").read_text())
+    assert manifest["spec"]["source_limit"] == 100
+    assert manifest["warm_up"]["unsupported"] == "keep"
+    code, _, err = command(*run, "--model", "own.py:Attentive", "--weights", "w.safetensors", "--out", "y")
+    assert code == 0
+    assert "warmed up first" not in err

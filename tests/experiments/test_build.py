@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from vcotta.bayes import WarmUpConfig, is_variational, save_warmed, to_variational
 from vcotta.data import batches
+from vcotta.data.image_files import FilePixels
 from vcotta.experiments import build
-from vcotta.experiments.benchmarks import BENCHMARKS, Benchmark
+from vcotta.experiments.benchmarks import BENCHMARKS, Benchmark, find_source
 from vcotta.experiments.build import (
     adapter_for_spec,
     network_facts,
@@ -72,7 +76,7 @@ def test_a_network_starts_from_plain_weights_or_from_a_warmed_file(untrained, tm
     assert is_variational(start_network(replace(bn, weights=warmed)))
     with pytest.raises(ValueError, match="vcotta train"):
         start_network(bn)
-    for change in ({"start": "unwarmed"}, {"warm_up": {"epochs": 1}}, {"source_share": 0.5}):
+    for change in ({"start": "unwarmed"}, {"warm_up": {"epochs": 1}}, {"source_share": 0.5}, {"source_limit": 9}):
         with pytest.raises(ValueError, match="is warmed up already"):
             start_network(replace(ours, weights=warmed, **change))
 
@@ -262,3 +266,39 @@ class Mine(BN):
     def learn_source(self, source):
         return {{"value": torch.tensor({value})}}
 """
+
+
+def test_a_source_limit_takes_the_first_images_and_makes_another_warm_up(untrained) -> None:
+    few = replace(DIGITS, source_limit=100)
+    all_images, images = (benchmark.training_images() for benchmark in (DIGITS, few))
+    assert np.array_equal(images.labels, all_images.labels[:100])
+    assert few.source_count() == len(images) == 100
+    with pytest.raises(ValueError, match=r"`source_limit` to be 1 to \d+, the number of source images, but got 99999"):
+        replace(DIGITS, source_limit=99999).training_images()
+    short = RunSpec("vcotta", warm_up={"epochs": 1})
+    nets = [start_network(replace(short, source_limit=limit)) for limit in (50, 100)]
+    assert not torch.equal(nets[0].fc.weight_rho, nets[1].fc.weight_rho)
+
+
+def test_images_of_a_folder_are_limited_before_they_are_read(tmp_path, monkeypatch) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / name / f"{number}.png")
+    read = []
+    decode = FilePixels._read
+    monkeypatch.setattr(FilePixels, "_read", lambda pixels, file: read.append(file) or decode(pixels, file))
+    few = replace(find_source(f"folder:{tmp_path}@8"), source_limit=4).training_images()
+    assert len(few) == len(read) == 4
+    assert np.array_equal(few.images, find_source(f"folder:{tmp_path}@8").training_images().images[:4])
+
+
+def test_a_warm_up_is_announced_with_an_estimate_and_a_kept_one_is_not(untrained, capsys) -> None:
+    spec = RunSpec("vcotta", source_limit=400, warm_up={"epochs": 1})
+    for announced in (True, False):
+        start_network(spec, task=lambda label, form: lambda *_: None)
+        lines = capsys.readouterr().err.splitlines()
+        assert bool(lines) == announced
+        if announced:
+            assert lines[0].startswith("The network is a plain one, so it is warmed up first: 1 epoch over 400 images")
+            assert re.fullmatch(r"Warm-up: about \d+ s left, at \S+ s a batch\.", lines[1])

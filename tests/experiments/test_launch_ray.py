@@ -130,7 +130,7 @@ def cluster(tmp_path_factory) -> Iterator[Any]:
         for key, value in {"MODE": "token", "TOKEN_PATH": str(token)}.items():
             patch.setenv(f"RAY_AUTH_{key}", value)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        pytest.importorskip("ray", reason="Ray is not installed: pip install 'vcotta[cluster]'")
+        pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
         yield from _cluster()
 
 

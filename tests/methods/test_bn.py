@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -29,8 +31,18 @@ def test_permuting_a_batch_permutes_the_predictions(tiny, images) -> None:
     assert torch.allclose(BN(tiny())(images()[order]), BN(tiny())(images())[order], atol=1e-5)
 
 
-def test_without_batch_norm_bn_is_source(tiny, images) -> None:
-    assert torch.equal(BN(tiny("group"))(images()), Source(tiny("group"))(images()))
+def test_without_batch_norm_bn_is_source_and_says_so_once(tiny, images) -> None:
+    with pytest.warns(UserWarning, match="bn has nothing to do: TinyNet has no BatchNorm layer") as warned:
+        adapter = BN(tiny("group"))
+    assert len(warned) == 1
+    with warnings.catch_warnings(action="error"):
+        assert torch.equal(adapter(images()), Source(tiny("group"))(images()))
+        adapter.reset()
+
+
+def test_with_batch_norm_bn_has_no_warning(tiny, recwarn) -> None:
+    BN(tiny())
+    assert not list(recwarn)
 
 
 def prior(model: nn.Module, **options) -> BN:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -92,6 +98,8 @@ def test_unknown_names_and_options_suggest_the_nearest(tiny) -> None:
         build_adapter("vcotta", tiny(), warmup=2)
     with pytest.raises(ValueError, match="variational already"):
         build_adapter("vcotta", to_variational(tiny()), warmup=vcotta.WarmUpConfig())
+    with pytest.raises(ValueError, match="no `warmup` or `unsupported` for tent"):
+        build_adapter("tent", tiny(), unsupported="keep")
     with pytest.raises(TypeError, match="TENTConfig"):
         vcotta.methods.TENT(tiny(), vcotta.methods.BNConfig())
 
@@ -105,3 +113,81 @@ def test_bf16_and_channels_last_change_the_outputs_little(tiny, images) -> None:
     fast = build_adapter("bn", tiny(), runtime=vcotta.Runtime(precision="bf16", channels_last=True))(images())
     assert fast.dtype == torch.float32
     assert (fast.exp() - plain.exp()).abs().max() < 0.05
+
+
+class Elsewhere(nn.Sequential):
+    """A network that says its weights are on the second GPU."""
+
+    def parameters(self, recurse: bool = True):
+        for parameter in super().parameters(recurse):
+            yield SimpleNamespace(device=torch.device("cuda:1"), dtype=parameter.dtype)
+
+
+def test_without_a_runtime_the_models_own_device_is_used(tiny, images, monkeypatch) -> None:
+    chosen = []
+    model = Elsewhere(nn.Flatten(), nn.Linear(192, 4))
+
+    def place(runtime: vcotta.Runtime, net: nn.Module) -> nn.Module:
+        chosen.append(runtime.device)
+        raise StopIteration
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(vcotta.Runtime, "place", place)
+    makers = (
+        lambda: build_adapter("source", model),
+        lambda: build_adapter("vcotta", model, source=[(images(), torch.arange(6) % 4)]),
+        lambda: warm_up(model, []),
+        lambda: build_adapter("source", tiny()),
+        lambda: build_adapter("source", model, device="cpu"),
+        lambda: build_adapter("source", tiny(), device=torch.device("cuda", 0)),
+    )
+    for make in makers:
+        with pytest.raises(StopIteration):
+            make()
+    assert chosen == ["cuda:1", "cuda:1", "cuda:1", "cpu", "cpu", "cuda:0"]
+
+
+def test_a_device_is_short_for_its_runtime(tiny) -> None:
+    assert build_adapter("bn", tiny(), device="cpu").runtime == vcotta.Runtime("cpu")
+    with pytest.raises(ValueError, match=r"`device` or `runtime`, but got both.*Runtime\('cpu', \.\.\.\)"):
+        build_adapter("bn", tiny(), device="cpu", runtime=vcotta.Runtime())
+    with pytest.raises(ValueError, match="Expected `device` to be 'cpu' or 'cuda', but got 'gpu'"):
+        build_adapter("bn", tiny(), device="gpu")
+
+
+def test_a_config_stands_in_for_the_options(tiny) -> None:
+    config = vcotta.methods.TENTConfig(lr=0.5)
+    assert build_adapter("tent", tiny(), config=config).config is config
+    with pytest.raises(ValueError, match=r"all settings in `config`, but got dataset, lr beside it.*vcotta\.configure"):
+        build_adapter("tent", tiny(), config=config, lr=0.1, dataset="digits")
+    with pytest.raises(TypeError, match="Expected `config` to be a VCoTTAConfig, but got TENTConfig"):
+        build_adapter("vcotta", tiny(), config=config, source=[])
+
+
+TYPED = """
+import torch
+from vcotta import build_adapter
+from vcotta.methods import TENTConfig, VCoTTAConfig
+
+model = torch.nn.Linear(2, 2)
+build_adapter("tent", model, config=TENTConfig(lr=1e-4))
+build_adapter("tent", model, config=TENTConfig(lr="x"))
+build_adapter("vcotta", model, config=VCoTTAConfig(views="many"))
+build_adapter("tent", model, device=1)
+"""
+
+
+@pytest.mark.slow
+def test_a_type_checker_finds_wrong_settings_in_a_config(tmp_path) -> None:
+    pytest.importorskip("mypy", reason="mypy is not installed")
+    (tmp_path / "typed.py").write_text(TYPED)
+    source = str(Path(vcotta.__file__).parents[1])
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--follow-imports=silent", "--cache-dir", str(tmp_path), "typed.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": source},
+    )
+    lines = [line.split(":")[1] for line in checked.stdout.splitlines() if "error:" in line]
+    assert lines == ["8", "9", "10"], checked.stdout + checked.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vcotta import Guard, Runtime, build_adapter, list_methods, load, save, to_variational
+from vcotta import Guard, Runtime, WarmUpConfig, build_adapter, list_methods, load, save, to_variational, warm_up
 from vcotta.methods import find_method
 from vcotta.methods.guard import Watch
 
@@ -57,3 +57,13 @@ def test_a_guard_judges_without_the_host_waiting() -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert watch.calm.is_cuda
+
+
+def test_a_network_on_the_gpu_is_adapted_there(tiny, images) -> None:
+    for adapter in (build_adapter("tent", tiny().cuda()), build_adapter("tent", tiny(), device="cuda")):
+        assert torch.device(adapter.runtime.device).type == "cuda"
+        assert adapter(images()).is_cuda
+    source = [(images(8), torch.arange(8) % 4)]
+    warmed = warm_up(tiny().cuda(), source, WarmUpConfig(epochs=1))
+    assert all(parameter.is_cuda for parameter in warmed.parameters())
+    assert build_adapter("vcotta", warmed, views=2)(images()).is_cuda

@@ -169,3 +169,15 @@ def test_a_package_installed_by_pip_adds_its_method(tmp_path) -> None:
     subprocess.run([sys.executable, "-m", *install, str(project)], check=True, capture_output=True)
     check_plugin(target)
     assert "a plug-in's" in " ".join(with_plugin(target, "-m", "vcotta", "methods").split())
+
+
+def test_a_config_that_is_no_dataclass_is_refused_with_what_to_write() -> None:
+    class Options:
+        lr = 0.1
+
+    class Mine(TENT):
+        name = "mine"
+        Config = Options
+
+    with pytest.raises(TypeError, match=r"Config of .*Mine to be a dataclass.*@dataclass\(frozen=True\)"):
+        vcotta.register_method(Mine)

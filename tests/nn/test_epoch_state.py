@@ -90,3 +90,26 @@ def test_a_full_disk_gives_a_warning_and_stops_nothing(tmp_path, monkeypatch) ->
     monkeypatch.setattr(epoch_state, "write_state", full)
     with pytest.warns(UserWarning, match=r"after 2 epochs could not be saved: .*No space left.* The work continues"):
         EpochState(tmp_path / "state", "example-1", {"model": nn.Linear(2, 2)}, {}).save(2, now=True)
+
+
+def test_ctrl_c_waits_ten_seconds_for_a_long_epoch_and_longer_for_one_that_would_be_lost(
+    clock, tmp_path, press_ctrl_c
+) -> None:
+    state = EpochState(tmp_path / "state", "example-1", {"model": nn.Linear(2, 2)}, {})
+
+    def stop(done: int) -> None:
+        with state.interruptible(3):
+            state.after_batch(done, 3)
+            press_ctrl_c()
+            for clock.now in (100.0, 109.0, 111.0):
+                state.after_batch(done, 3)
+
+    with pytest.raises(KeyboardInterrupt, match=r"Nothing is saved\. Epoch 1 was not finished and is not kept"):
+        stop(0)
+    assert clock.now == 111
+    with pytest.raises(KeyboardInterrupt) as waited:  # at the end of the block: the first epoch is not in the file
+        stop(1)
+    assert not waited.value.args
+    state.save(1, now=True)
+    with pytest.raises(KeyboardInterrupt, match="1 of 3 epochs are saved"):
+        stop(1)

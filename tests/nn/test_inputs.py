@@ -43,9 +43,7 @@ def test_images_in_their_range_pass() -> None:
     [
         ([IMAGES], r"a tensor of shape \(1, 3, 4, 4\)"),
         ((IMAGES, torch.zeros(1)), r"a tensor of shape \(1, 3, 4, 4\)"),
-        ([(IMAGES, torch.zeros(1), torch.zeros(1))], "a tuple of 3"),
         (torch.utils.data.TensorDataset(IMAGES, torch.zeros(1)), r"images of shape \(3, 4, 4\)"),
-        ([{"image": IMAGES}], "a dict"),
     ],
 )
 def test_source_data_without_batches_is_refused_with_how_to_wrap_it(source, got) -> None:
@@ -61,3 +59,30 @@ def test_a_network_that_ends_in_a_softmax_is_refused_and_one_in_log_softmax_is_n
     body[1].weight.data.zero_()  # outputs that are the same for all images are no sign of a softmax
     body[1].bias.data.fill_(0.25)
     assert check_accepted(body, IMAGES.expand(2, -1, -1, -1)) == 4
+
+
+@pytest.mark.parametrize(
+    ("batch", "got"),
+    [
+        ((IMAGES, torch.zeros(1), torch.zeros(1)), r"a tuple of 3\. Make pairs .*collate_fn.*\(b\[0\], b\[1\]\)"),
+        (
+            {"image": IMAGES, "label": torch.zeros(1)},
+            r"a dict of image, label\. Make pairs .*\(b\['image'\], b\['label'\]\)",
+        ),
+    ],
+    ids=["triple", "dict"],
+)
+def test_batches_of_another_form_are_refused_with_how_to_make_pairs_of_them(batch, got) -> None:
+    with pytest.raises(TypeError, match=f"but got {got}"):
+        list(labelled_batches([batch]))
+    with pytest.raises(TypeError, match=r"Of a batch of a loader pass the images: batch\[(0|'image')\]"):
+        check_images(batch)
+
+
+def test_images_with_channels_last_are_refused_with_how_to_turn_them() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    with pytest.raises(ValueError, match=r"shape \(8, 8, 3\).*channels seem to come last.*permute\(0, 3, 1, 2\)"):
+        check_accepted(net, torch.rand(2, 8, 8, 3))
+    with pytest.raises(ValueError, match=r"shape \(1, 8, 8\)") as other:
+        check_accepted(net, torch.rand(2, 1, 8, 8))
+    assert "permute" not in str(other.value)

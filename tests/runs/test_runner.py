@@ -269,7 +269,7 @@ import torch, vcotta, vcotta.cli
 from vcotta.data import load_digits
 net = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten(), torch.nn.Linear(48, 10))
 stream = vcotta.make_stream("continual", load_digits()[1], ("fog",), limit=4)
-print(vcotta.run_stream(vcotta.build_adapter("bn", net), stream).timing[0]["peak_memory"])
+print(vcotta.run_stream(vcotta.build_adapter("source", net), stream).timing[0]["peak_memory"])
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("0\n", "")

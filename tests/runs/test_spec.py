@@ -20,6 +20,7 @@ CHANGES = {
     "warm_up": {"epochs": 1},
     "source": "folder:photos",
     "source_share": 0.5,
+    "source_limit": 100,
     "protocol": "gradual",
     "protocol_options": {"delta": 0.5},
     "corruptions": ("fog",),
@@ -66,6 +67,10 @@ def test_each_field_but_the_label_makes_another_run(name, tmp_path, monkeypatch)
     assert (one != other) == (name != "label")
     if name != "corrupted":  # its files have hashes in the manifest
         assert (one.key != other.key) == (name != "label")
+
+
+def test_a_run_without_a_source_limit_keeps_the_key_it_had() -> None:
+    assert RunSpec("vcotta").key == "vcotta-0-c2e8fd35"
 
 
 def test_a_network_is_known_by_what_its_file_holds_and_not_by_its_name(tmp_path) -> None:
@@ -119,6 +124,9 @@ def test_paths_and_label_are_not_in_the_identity_of_a_run() -> None:
         ({"method": "vcotta", "start": "source"}, "needs a variational network"),
         ({"warm_up": {"epochs": 2}}, "only with a warm-up"),
         ({"source_share": 0.5}, "only where source images are learned from"),
+        ({"source_limit": 100}, "`source_limit` only where source images are learned from"),
+        ({"method": "vcotta", "source_limit": 0}, "`source_limit` to be a whole number from 1"),
+        ({"method": "vcotta", "source_limit": 9, "source_share": 0.5}, "but got both"),
         ({"method": "vcotta", "warm_up": {"epoch": 2}}, "Did you mean 'epochs'"),
         ({"method": "vcotta", "source_share": 0.0}, "above 0 and at most 1"),
         ({"corrupted_options": {"subset": 5}}, "Expected subset only together with `corrupted`"),

@@ -24,6 +24,8 @@ from vcotta.serve.bundle import Preprocess
 from vcotta.serve.requests import Limits, decode_files
 from vcotta.serve.service import Service
 
+from .conftest import same_state
+
 TOKEN = "a-token-for-the-tests"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 NPY = {"Content-Type": "application/x-npy"}
@@ -305,3 +307,69 @@ def test_pages_load_nothing_from_other_servers(client) -> None:
         assert page.headers["x-content-type-options"] == "nosniff"
         assert not re.search(r"(src|href)=\"(https?:)?//", page.text)
     assert "/v1/predict" in client.get("/docs").text
+
+
+def form(*contents: bytes, end: bytes = b"--edge--\r\n") -> bytes:
+    """The body of a form with the boundary ``edge``, closed by ``end``."""
+    head = b'--edge\r\nContent-Disposition: form-data; name="images"; filename="a.png"\r\n\r\n'
+    return b"".join(head + content + b"\r\n" for content in contents) + end
+
+
+FORM_EDGE = {"Content-Type": "multipart/form-data; boundary=edge"}
+
+
+@pytest.mark.parametrize(
+    ("end", "dropped"),
+    [
+        pytest.param(b"", 0, id="no closing boundary"),
+        pytest.param(b"--edge\r\n", 0, id="another part announced"),
+        pytest.param(b"--edge-", 0, id="half a closing boundary"),
+        pytest.param(b"", 40, id="cut off in the last part"),
+    ],
+)
+def test_a_form_that_was_cut_off_is_refused_and_changes_nothing(client, service, png, end, dropped) -> None:
+    contents = [png(seed=seed) for seed in range(3)]
+    whole = form(*contents, end=end)
+    answer = client.post("/v1/predict", content=whole[: len(whole) - dropped], headers=FORM_EDGE | BEARER)
+    assert answer.status_code == 422
+    assert "cut off" in answer.json()["detail"]
+    assert service.engine.changes == service.engine.adapter.steps == 0
+
+
+def test_a_whole_form_is_served_with_or_without_a_last_line_break(client, png) -> None:
+    for end in (b"--edge--", b"--edge--\r\n", b"--edge--\r\nan epilogue"):
+        assert client.post("/v1/predict", content=form(png(), end=end), headers=FORM_EDGE | BEARER).status_code == 200
+
+
+@pytest.mark.parametrize("place", ["vcotta.serve.app._as_json", "vcotta.serve.service.Metrics.add_batch"])
+def test_an_answer_that_cannot_be_made_is_a_500_that_leaves_the_state_as_it_was(
+    client, service, array, monkeypatch, place
+) -> None:
+    client.post("/v1/predict", content=array, headers=NPY | BEARER)
+    before = service.engine.adapter.state_dict()
+    with monkeypatch.context() as patch:
+        patch.setattr(place, lambda *_, **__: "caf\udce9".encode())
+        answer = client.post("/v1/predict", content=array, headers=NPY | BEARER)
+    assert answer.status_code == 500
+    assert answer.json() == {"detail": "The adapter failed on these images. Its state is as it was before."}
+    assert service.engine.changes == 1
+    assert same_state(service.engine.adapter.state_dict(), before)
+    answer = client.post("/v1/predict", content=array, headers=NPY | BEARER)
+    assert (answer.status_code, answer.json()["batch"]["changes"]) == (200, 2)
+
+
+def test_an_unforeseen_failure_is_a_json_answer_with_the_common_headers(client, monkeypatch) -> None:
+    monkeypatch.setattr("vcotta.serve.app.render", lambda *_, **__: 1 / 0)
+    answer = client.get("/")
+    assert (answer.status_code, answer.json()) == (500, {"detail": "The server failed; see its log."})
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert len(answer.headers["x-request-id"]) == 16
+
+
+@pytest.mark.parametrize("path", ["/v1/predict/", "/v1/state/", "/docs/", "/healthz/"])
+def test_a_host_header_is_never_reflected_in_a_redirect(client, path) -> None:
+    for method in ("GET", "POST"):
+        answer = client.request(method, path, headers={"Host": "evil.example"}, follow_redirects=False)
+        assert answer.status_code == 404
+        assert "location" not in answer.headers
+        assert "evil.example" not in str(answer.headers)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 
 import pytest
 import torch
 from torch import nn
 
-from vcotta import Guard, build_adapter, to_variational
+from vcotta import Guard, build_adapter, configure, list_methods, to_variational
 from vcotta._util.tensorfile import read_state, write_state
+from vcotta.cli.serve import parse_guard
 from vcotta.experiments.benchmarks import find_benchmark
 from vcotta.models import build_network
 from vcotta.models.wide_resnet import digits_network
 from vcotta.serve import Bundle, NetworkCard, Preprocess, load_bundle, make_bundle, save_bundle
+from vcotta.serve.bundle import check_size
 from vcotta.serve.engine import Engine
 
 KIND = "vcotta-bundle-1"
@@ -53,12 +56,38 @@ def test_the_server_has_the_guard_of_the_bundle(tmp_path, case) -> None:
     assert Engine(load_bundle(tmp_path / "a")).adapter.guard == expected
 
 
-@pytest.mark.parametrize(("option", "expected"), [("--guard", Guard()), ("--no-guard", None)])
-def test_the_command_chooses_the_guard(command, tmp_path, monkeypatch, option, expected) -> None:
+CHOSEN = {
+    "the default": ([], Guard()),
+    "none": (["--guard", "off"], None),
+    "own bounds": (
+        ["--guard", "contradiction=0.4", "--guard", "window=500", "--guard", "collapse=none"],
+        Guard(contradiction=0.4, window=500, collapse=None),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHOSEN)
+def test_the_command_stores_the_chosen_guard_in_the_bundle(command, tmp_path, monkeypatch, case) -> None:
     monkeypatch.setattr("vcotta.experiments.build.start_network", lambda *_, **__: digits_network())  # untrained
-    code, _, error = command("bundle", "--method", "bn", option, "--out", str(tmp_path / "a"))
+    options, expected = CHOSEN[case]
+    code, _, error = command("bundle", "--method", "bn", *options, "--out", str(tmp_path / "a"))
     assert code == 0, error
     assert load_bundle(tmp_path / "a").build_guard() == expected
+
+
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        (["off", "pull=0.2"], "or `off` alone, but got 'off'"),
+        (["colapse=0.4"], "collapse"),
+        (["collapse=much"], "a number or none, but got 'much'"),
+        (["collapse=2"], r"`collapse` to lie in \[0, 1\], but got 2"),
+        (["patience=1.5"], "`patience` to be a whole number"),
+    ],
+)
+def test_a_wrong_guard_option_is_refused_with_its_reason(entries, reason) -> None:
+    with pytest.raises(ValueError, match=reason):
+        parse_guard(entries)
 
 
 def test_an_old_bundle_without_a_guard_field_gets_the_default_guard(bundle_path, tmp_path) -> None:
@@ -141,3 +170,41 @@ def test_only_named_networks_of_installed_libraries_run_without_trust() -> None:
     assert not facts.runs_foreign_code
     assert NetworkCard("timm:hf-hub:someone/model", 10).runs_foreign_code
     assert NetworkCard("os:system", 10).runs_foreign_code
+
+
+@pytest.mark.parametrize("name", ["caf\udce9", "\ud800", "a\udfffb"])
+def test_class_names_that_no_answer_could_hold_are_refused_when_bundling_and_when_loading(
+    bundle_path, tmp_path, name
+) -> None:
+    adapter = build_adapter("bn", build_network("wrn-10-1", 2))
+    with pytest.raises(ValueError, match="class names of Unicode text, but got"):
+        make_bundle(adapter, "wrn-10-1", ["a", name], Preprocess(8))
+    with pytest.raises(ValueError, match="class names of Unicode text, but got"):
+        changed(bundle_path, tmp_path, lambda content: content.update(class_names=["a", "b", "c", name]))
+
+
+ABSURD = {
+    "views": lambda c: c.update(method="cotta", settings={"views": 10**9}),
+    "the queue": lambda c: c.update(method="adacontrast", settings={"queue": 10**12}),
+    "lr": lambda c: c["settings"].update(lr=1e300),
+    "the guard's window": lambda c: c["guard"].update(window=10**30),
+    "the guard's patience": lambda c: c["guard"].update(patience=10**30),
+    "the guard's drift": lambda c: c["guard"].update(drift=1e300),
+    "batch size zero": lambda c: c.update(batch_size=0),
+    "a large batch size": lambda c: c.update(batch_size=10**9),
+    "the size of images": lambda c: c["preprocess"].update(size=10**6),
+}
+
+
+@pytest.mark.parametrize("case", ABSURD)
+def test_a_bundle_with_absurd_settings_is_refused_at_load(bundle_path, tmp_path, case) -> None:
+    with pytest.raises(ValueError, match="content is not valid: Expected"):
+        changed(bundle_path, tmp_path, ABSURD[case])
+
+
+def test_every_default_and_preset_fits_the_bounds_of_a_bundle() -> None:
+    for method in list_methods():
+        check_size(asdict(configure(method)))
+    for preset in ("paper", "authors", "best"):
+        check_size(asdict(configure("vcotta", preset=preset)))
+    check_size(asdict(Guard()))

@@ -86,9 +86,12 @@ def test_the_client_reports_a_missing_file_token_or_server_in_one_line(png, tmp_
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_curl_commands_of_the_documents_are_answered(address, service, tmp_path) -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
-    commands = re.findall(r"^\$ (curl .*)$", page, re.MULTILINE)
+def test_the_curl_commands_of_the_documents_are_answered(address, service, png, tmp_path) -> None:
+    page = (ROOT / "docs" / "operations" / "index.md").read_text()
+    commands = re.findall(r"^\$ (curl .*)$", page.replace("\\\n", ""), re.MULTILINE)
+    for name in set(re.findall(r"images=@(\S+)", page)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(png())
     assert any("Authorization: Bearer" in command for command in commands)
     for command in commands:
         here = command.replace("http://127.0.0.1:8000", address)

@@ -198,3 +198,48 @@ def test_limits_that_contradict_each_other_are_refused() -> None:
         Limits(image_pixels=10**9)
     with pytest.raises(ValueError, match="body"):
         Limits(body=0)
+
+
+def png_file(kind: int, depth: int, values: int, before: bytes = b"", size: int = 8) -> bytes:
+    """A PNG file of zeros with this colour type and bit depth, perhaps with a chunk before its header."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, depth, kind, 0, 0, 0))
+    rows = (b"\0" + b"\0" * (size * values * depth // 8)) * size
+    first = chunk(b"tEXt", before) if before else b""
+    return b"\x89PNG\r\n\x1a\n" + first + header + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+COLOURS = {"grey": (0, 1), "RGB": (2, 3), "grey with alpha": (4, 2), "RGBA": (6, 4)}
+
+
+@pytest.mark.parametrize("before", [b"", b"Title\0hidden"], ids=["", "another chunk first"])
+@pytest.mark.parametrize("colours", COLOURS)
+def test_sixteen_bits_a_channel_are_refused_and_eight_are_not(colours, before) -> None:
+    kind, values = COLOURS[colours]
+    assert decode_files([png_file(kind, 8, values)], Preprocess(8), Limits()).shape == (1, 3, 8, 8)
+    with pytest.raises(RefusedError) as refused:
+        decode_files([png_file(kind, 16, values, before)], Preprocess(8), Limits())
+    assert refused.value.status == 422
+    assert "eight bits a channel" in refused.value.detail
+
+
+def with_scans(content: bytes, count: int) -> bytes:
+    """A progressive JPEG with its last scan repeated until there are so many."""
+    scan = content[content.rindex(b"\xff\xda") : -2]
+    return content[:-2] + scan * (count - content.count(b"\xff\xda")) + content[-2:]
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+def test_a_progressive_jpeg_as_encoders_write_it_is_decoded(png, mode) -> None:
+    assert decode_files([png(16, 16, mode, "JPEG", progressive=True)], SMALL, Limits()).shape == (1, 3, 8, 8)
+
+
+def test_more_scans_than_encoders_write_are_refused_before_anything_is_decoded(png, monkeypatch) -> None:
+    content = png(16, 16, kind="JPEG", progressive=True)
+    assert decode_files([with_scans(content, 20)], SMALL, Limits()).shape == (1, 3, 8, 8)
+    monkeypatch.setattr(Image.Image, "load", lambda *_: pytest.fail("it was decoded"))
+    found = refusal(decode_files, [with_scans(content, 21)], SMALL, Limits())
+    assert (found.status, "at most 20 scans, but it has 21" in found.detail) == (422, True)

@@ -11,15 +11,18 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 
+from vcotta import Guard
 from vcotta._util.tensorfile import read_state
+from vcotta.serve import save_bundle
 
-from .conftest import same_state
+from .conftest import same_state, small_bundle
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-for-the-tests"
@@ -149,9 +152,35 @@ def test_the_exit_code_is_1_if_the_state_could_not_be_saved(bundle_path, tmp_pat
     assert "could not be saved" in server.said.splitlines()[-1]
 
 
+def test_the_log_of_a_real_server_has_requests_and_guard_actions_as_json_lines(tmp_path, npy, images) -> None:
+    settings = asdict(Guard(overconfidence=0.0, window=1))
+    save_bundle(replace(small_bundle(lr=0.1), guard=settings), tmp_path / "a.bundle")
+    server = Server(tmp_path / "a.bundle", tmp_path, "--log-format", "json")
+    for seed in range(3):
+        server.ask("/v1/predict", npy(images(6, seed)))
+    with socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2]))) as raw:
+        raw.sendall(b"no http at all\r\n\r\n")
+        assert raw.recv(4096).startswith(b"HTTP/1.1 400")
+    server.read("/healthz")
+    assert server.stop() == 0
+    events = [json.loads(line) for line in server.said.splitlines() if line.startswith("{")]
+    requests = [event for event in events if event["event"] == "request"]
+    actions = [event for event in events if event["event"] == "guard"]
+    assert [(event["path"], event["status"], event["images"]) for event in requests] == [
+        *[("/v1/predict", 200, 6)] * 3,
+        ("/healthz", 200, 0),
+    ]
+    assert actions
+    assert all(event["causes"] == ["overconfidence"] and event["action"] == "pull" for event in actions)
+    assert {name for event in actions for name in event["requests"]} <= {event["id"] for event in requests}
+    assert [event["message"] for event in events if event["event"] == "message"] == ["Invalid HTTP request received."]
+    assert TOKEN not in server.said
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
+        (["--log-format", "xml"], "log_format"),
         (["--host", "0.0.0.0"], "token"),
         (["--token-file", "no/such/file"], "no/such/file"),
         (["--max-queue", "3"], "queue"),
@@ -189,7 +218,7 @@ def test_a_file_that_is_not_a_bundle_is_refused(tmp_path) -> None:
 
 
 def test_no_module_of_the_server_needs_posix_only_modules() -> None:
-    modules = ("app", "auth", "bundle", "engine", "metrics", "requests", "schemas", "server", "service")
+    modules = ("app", "auth", "bundle", "engine", "logs", "metrics", "requests", "schemas", "server", "service")
     hide = "import sys; sys.modules.update(dict.fromkeys(('resource', 'fcntl', 'pwd', 'grp')))"
     imports = "; ".join(f"import vcotta.serve.{name}" for name in modules)
     done = subprocess.run([sys.executable, "-c", f"{hide}; {imports}"], capture_output=True, text=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from vcotta._util.errors import unknown_name
 
@@ -79,7 +79,17 @@ class Settings:
         >>> Config(lr=-1)
         Traceback (most recent call last):
         ValueError: Expected `lr` to be more than 0, but got -1.
+        >>> Config(view=2)
+        Traceback (most recent call last):
+        ValueError: Expected the setting of Config to be one of lr, views, but got 'view'. Did you mean 'views'?
     """
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        """Refuse an unknown name, before the dataclass does it without a suggestion."""
+        known = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # a dataclass, once it is decorated
+        if odd := next((name for name in settings if name not in known), None):
+            raise unknown_name(f"setting of {cls.__name__}", odd, known)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -70,7 +70,8 @@ def to_variational(
             if unsupported == "error":
                 raise ValueError(
                     f"Cannot make {name or 'the model itself'!r} ({type(module).__name__}) variational: {reason}. "
-                    "Or leave such layers as point parameters with unsupported='keep'."
+                    "Or leave such layers as point parameters: unsupported='keep' in Python, `vcotta warmup "
+                    "--unsupported keep` at the command line."
                 )
         elif type(module) in _VARIATIONAL:
             if not math.isfinite(_rms(cast(Tensor, module.weight))):

@@ -8,14 +8,14 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vcotta._util.progress import Progress, display
+from vcotta._util.progress import Progress, display, epoch_lines
 from vcotta._util.tensorfile import read_state, state_kind, weights_sha256, write_state
 from vcotta._util.validation import Count, NonNegative, Positive, Settings, at_least
 from vcotta.bayes.convert import to_variational
@@ -82,6 +82,7 @@ def warm_up(
     runtime: Runtime | None = None,
     progress: Progress | bool = True,
     checkpoint: str | os.PathLike[str] | None = None,
+    unsupported: Literal["error", "keep"] | None = None,
 ) -> nn.Module:
     r"""Turn a pretrained classifier into a variational network (paper, section "Variational Warm-up", Algorithm 1).
 
@@ -99,13 +100,16 @@ def warm_up(
         loader: Source data: yields (images, labels), once per epoch.
         config: Settings.
         path: Where to save the result (safetensors with metadata), if anywhere.
-        runtime: Device and precision.
-        progress: True for a progress bar on a terminal, False for none, or a callable that takes (step, steps, loss);
-            steps is 0 when the loader has no length. A resumed warm-up first reports its step with a loss of NaN.
+        runtime: Device and precision; None for the device that the model is on.
+        progress: True for a progress bar, or a line for each epoch where there is no terminal; False for neither; or a
+            callable that takes (step, steps, loss); steps is 0 when the loader has no length. A resumed warm-up first
+            reports its step with a loss of NaN.
         checkpoint: File written between epochs, at most every half a minute; if it exists, the warm-up resumes from it.
-            Delete it when the result is saved. Ctrl-C then takes effect at the end of the epoch, a second Ctrl-C at
-            once. A resumed warm-up equals an uninterrupted one if the loader's order is fixed, is drawn from torch's
-            global generator (a DataLoader) or is saved by ``state_dict`` (`vcotta.data.batches`).
+            Delete it when the result is saved. Ctrl-C then takes effect at the end of the epoch, or after ten seconds
+            if that is later and the finished epochs are saved; a second Ctrl-C at once. A resumed warm-up equals an
+            uninterrupted one if the loader's order is fixed, is drawn from torch's global generator (a DataLoader) or
+            is saved by ``state_dict`` (`vcotta.data.batches`).
+        unsupported: In place of ``config.unsupported``.
 
     Returns:
         The variational network in eval and mean mode: the source prior of the adaptation.
@@ -124,7 +128,9 @@ def warm_up(
     check_network(model)
     if config is not None and not isinstance(config, WarmUpConfig):
         raise TypeError(f"Expected `config` to be a WarmUpConfig, but got {config!r}. Try WarmUpConfig(epochs=2).")
-    config, runtime = config or WarmUpConfig(), (runtime or Runtime()).fit_for(model)
+    config, runtime = config or WarmUpConfig(), (runtime or Runtime.on_device_of(model)).fit_for(model)
+    if unsupported is not None:
+        config = replace(config, unsupported=unsupported)
     net = runtime.place(to_variational(model, config.sigma_ratio, unsupported=config.unsupported))
     prior = copy.deepcopy(net).requires_grad_(False).eval()
     net.requires_grad_(True)
@@ -147,6 +153,7 @@ def warm_up(
     step = max((int(moments["step"]) for moments in optimizer.state.values()), default=0)
     kept: list[Tensor] = []
     net.train()
+    lines = epoch_lines("Warm-up") if progress is True and not sys.stderr.isatty() else None
     with _progress(progress) as report, torch.enable_grad(), state.interruptible(config.epochs) as after_epoch:
         if done:
             report(step, steps, math.nan)
@@ -177,12 +184,15 @@ def warm_up(
                     report(step, steps, _finite(pending, step))
                 pending = loss.detach()
                 step += 1
+                state.after_batch(epoch, config.epochs)
             if pending is None:
                 raise ValueError(
                     f"Expected the loader to yield batches in every epoch, but it had none in epoch {epoch + 1}"
                     + (" of more than one image, which BatchNorm needs." if normalised else ".")
                 )
             report(step, steps, _finite(pending, step))
+            if lines is not None:
+                lines(epoch + 1, config.epochs, pending.item())
             if not last:  # after the last epoch Ctrl-C does not stop the result from being made and saved
                 after_epoch(epoch + 1)
         net.requires_grad_(False).eval()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 import warnings
 from typing import Annotated, Any
 
 import typer
 
-from vcotta._util.errors import file_trouble, notes
+from vcotta._util.errors import notes
 from vcotta._version import __version__
+from vcotta.cli.config_file import ConfiguredCommand
 from vcotta.cli.data import corrupt, data_fetch, data_list, data_prepare
+from vcotta.cli.errors import describe, fail, is_from_users_code, usage_message
 from vcotta.cli.networks import check, train, warmup
 from vcotta.cli.report import report
 from vcotta.cli.reproduce import reproduce
@@ -34,7 +37,7 @@ app = typer.Typer(
 data_app = typer.Typer(invoke_without_command=True)
 
 for command in (demo, methods, train, check, warmup, run, report, reproduce, tune, corrupt, bundle, serve, info):
-    app.command()(command)
+    app.command(cls=ConfiguredCommand if command is run else None)(command)
 data_app.command("list")(data_list)
 data_app.command("prepare")(data_prepare)
 data_app.command("fetch")(data_fetch)
@@ -42,26 +45,30 @@ app.add_typer(data_app, name="data")
 
 
 def main() -> None:
-    """Run the command line; an error of the user is one line on standard error and exit code 2."""
+    """Run the command line; a mistake of the user is one line on standard error and exit code 2.
+
+    An error that passed through the user's own method or network is shown with its traceback, exit code 1; with
+    ``--debug`` every error is.
+    """
     warnings.showwarning = notes()
+    words = sys.argv[1:]
+    debug = "--debug" in words or bool(os.environ.get("VCOTTA_DEBUG"))
     try:
-        code = app(prog_name="vcotta", standalone_mode=False)
+        code = app([word for word in words if word != "--debug"], prog_name="vcotta", standalone_mode=False)
     except _UsageError as error:
-        _fail(error.format_message())
+        fail(usage_message(error, words))
     except (KeyboardInterrupt, typer.Abort):  # some versions of typer return 130 instead
         code = 130
     except (ValueError, TypeError, OSError, RuntimeError, ArithmeticError) as error:
-        if os.environ.get("VCOTTA_DEBUG"):
+        if debug:
             raise
-        _fail(file_trouble(error) if isinstance(error, OSError) else str(error))
+        if not is_from_users_code(error):
+            fail(describe(error))
+        traceback.print_exception(error)
+        code = 1
     if code == 130:
         print("Interrupted.", file=sys.stderr)
     sys.exit(code)
-
-
-def _fail(message: str) -> None:
-    print(f"Error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(2)
 
 
 def _version(wanted: bool) -> None:
@@ -84,6 +91,9 @@ def _options(
     context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere in a command.")
     ] = False,
 ) -> None:
     _help(context)

@@ -14,6 +14,8 @@ from vcotta.cli.options import (
     Overwrite,
     Precision,
     Seed,
+    SourceLimit,
+    Unsupported,
     interrupt_message,
     runtime_for,
 )
@@ -122,6 +124,8 @@ def warmup(
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default the data set's own.")] = None,
     augmix: Annotated[bool | None, typer.Option(help="Use AugMix images; by default the data set's own.")] = None,
     flip: Annotated[bool | None, typer.Option(help="Mirror images; by default the data set's own.")] = None,
+    source_limit: SourceLimit = None,
+    unsupported: Unsupported = None,
     seed: Seed = 0,
     device: Device = None,
     precision: Precision = None,
@@ -142,9 +146,10 @@ def warmup(
     benchmark, runtime = find_source(dataset), runtime_for(device, precision)
     check_out_file(out)
     refuse_existing(out, overwrite)
-    asked: dict[str, Any] = {"epochs": epochs, "augmix": augmix, "flip": flip}
+    asked: dict[str, Any] = {"epochs": epochs, "augmix": augmix, "flip": flip, "unsupported": unsupported}
     config = replace(benchmark.warm_up, **{name: value for name, value in asked.items() if value is not None})
     with display() as task, interrupt_message(), one_thread(dataset == "digits"):
         plain = source_network(benchmark, model, weights, seed=seed, runtime=runtime, task=task)
+        benchmark = replace(benchmark, source_limit=source_limit)  # the training above has all images
         warm_network(benchmark, plain, seed=seed, config=config, runtime=runtime, path=out, task=task)
     typer.echo(f"Wrote the warmed network to {out}")

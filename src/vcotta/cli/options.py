@@ -22,7 +22,9 @@ __all__ = [
     "Precision",
     "Seed",
     "Settings",
+    "SourceLimit",
     "Subset",
+    "Unsupported",
     "decimals",
     "interrupt_message",
     "numbers",
@@ -48,6 +50,18 @@ Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default cuda i
 Precision = Annotated[str | None, typer.Option(help="fp32, bf16 or fp64; by default bf16 on a GPU.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 Limit = Annotated[int | None, typer.Option(help="Number of images of each corruption.")]
+SourceLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--source-limit", help="Learn from this many source images only, the first ones; the warm-up is shorter."
+    ),
+]
+Unsupported = Annotated[
+    str | None,
+    typer.Option(
+        help="Layers that cannot be variational, such as attention: error (default), or keep to leave them as they are."
+    ),
+]
 Subset = Annotated[int | None, typer.Option(help="ImageNet: number of images, the same of each class.")]
 ListFile = Annotated[
     Path | None, typer.Option("--list", help="ImageNet: text file that lists the images to use, one path a line.")
@@ -112,7 +126,8 @@ def interrupt_message(advice: str = "", kept: str = "") -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        if message := f"{stop} {advice}".strip() if stop.args else kept:
+        said = str(stop)
+        if message := (said if "the same command" in said else f"{said} {advice}".strip()) if stop.args else kept:
             typer.echo(message, err=True)
         raise
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from vcotta.cli.config_file import ConfigFile
 from vcotta.cli.options import (
     Dataset,
     Device,
@@ -20,7 +21,9 @@ from vcotta.cli.options import (
     Precision,
     Seed,
     Settings,
+    SourceLimit,
     Subset,
+    Unsupported,
     interrupt_message,
     numbers,
     parse_grid,
@@ -55,6 +58,8 @@ def run(
             "set's own training images."
         ),
     ] = None,
+    source_limit: SourceLimit = None,
+    unsupported: Unsupported = None,
     seed: Seed = 0,
     stream_seed: StreamSeed = 0,
     protocol: Annotated[
@@ -120,6 +125,10 @@ def run(
     distributed: Annotated[
         bool, typer.Option("--distributed", help="Share each batch with the other processes that torchrun started.")
     ] = False,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write the numbers of each batch for TensorBoard.")
+    ] = None,
+    config: ConfigFile = None,  # read by ConfiguredCommand
 ) -> None:
     """Run one method through a stream of corrupted images.
 
@@ -143,6 +152,7 @@ def run(
     from vcotta.report.tables import by_corruption, comparison
     from vcotta.runs.run import SUMMARY, check_folder
     from vcotta.runs.spec import RunSpec
+    from vcotta.runs.tensorboard import TensorBoardLog
 
     method, runtime = import_method(method), runtime_for(device, precision)
     files = {"subset": subset, "list_file": list_file, "preprocess": preprocess, "legacy": legacy or None}
@@ -153,6 +163,8 @@ def run(
         weights,
         parse_settings(settings, method),
         source=source,
+        source_limit=source_limit,
+        warm_up={} if unsupported is None else {"unsupported": unsupported},
         protocol=protocol,
         protocol_options=parse_protocol(protocol_set),
         corruptions=STANDARD if corruptions is None else [name.strip() for name in corruptions.split(",")],
@@ -177,18 +189,24 @@ def run(
         with world.all_or_none():
             if world.leads and not (resume and (out / SUMMARY).exists()):  # a finished run may be a read-only one
                 check_out_folder(out)
+            log = TensorBoardLog(tensorboard) if tensorboard and world.leads else None
+        if log is not None:
+            stack.enter_context(log)
         task = stack.enter_context(display(None if world.leads else Console(quiet=True)))
         stack.enter_context(interrupt_message("Use the same command with --resume."))
         done = run_spec(
             spec,
             out,
             task=task,
+            log=log,
             overwrite=overwrite,
             resume=resume,
             checkpoint_every=checkpoint_every or None,
             checkpoint_seconds=CHECKPOINT_SECONDS,
             world=world,
         )
+        if log is not None:
+            log(done)  # of a run that was finished before
     if world.leads:
         show(comparison([done]).rich())
         show(by_corruption([done]).rich())

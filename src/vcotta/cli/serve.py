@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vcotta.cli.options import Dataset, Device, Model, Overwrite, Precision, Seed, Settings, parse_settings, runtime_for
 from vcotta.cli.output_paths import check_out_file, refuse_existing
 
-__all__ = ["bundle", "serve"]
+if TYPE_CHECKING:
+    from vcotta.methods.guard import Guard
+
+__all__ = ["bundle", "parse_guard", "serve"]
 
 
 def bundle(
@@ -26,7 +31,14 @@ def bundle(
         typer.Option(help="How images are resized: none, resize or res256crop224 (the default for 224 pixels)."),
     ] = None,
     settings: Settings = None,
-    guard: Annotated[bool, typer.Option("--guard/--no-guard", help="Whether the served adapter has a guard.")] = True,
+    guard: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OPTION=VALUE",
+            help="An option of the guard, such as contradiction=0.4 or collapse=none; may be repeated. "
+            "`off` serves without a guard.",
+        ),
+    ] = None,
     seed: Seed = 0,
     device: Device = None,
     precision: Precision = None,
@@ -44,6 +56,7 @@ def bundle(
     from vcotta.runs.spec import RunSpec
     from vcotta.serve import Preprocess, make_bundle, save_bundle
 
+    chosen = parse_guard(guard)
     runtime = runtime_for(device, precision)
     spec = RunSpec(
         method,
@@ -66,8 +79,29 @@ def bundle(
         adapter = adapter_for_spec(spec, task=task)
     name, more = benchmark.network_options(model)
     names = benchmark.load().class_names
-    save_bundle(make_bundle(adapter, name, names, how, batch_size=benchmark.batch_size, guard=guard, **more), out)
+    save_bundle(make_bundle(adapter, name, names, how, batch_size=benchmark.batch_size, guard=chosen, **more), out)
     typer.echo(f"Wrote {method} on {name} with {len(names)} classes to {out}")
+
+
+def parse_guard(entries: list[str] | None) -> Guard | bool:
+    """Return the guard of a bundle: the default one with every OPTION=VALUE changed, or False for ``off``."""
+    from vcotta._util.errors import unknown_name
+    from vcotta.methods.guard import Guard
+
+    if entries == ["off"]:
+        return False
+    known, chosen = [field.name for field in fields(Guard)], dict[str, Any]()
+    for entry in entries or []:
+        name, _, text = (part.strip() for part in entry.partition("="))
+        if not text:
+            raise ValueError(f"Expected `--guard` to be OPTION=VALUE, or `off` alone, but got {entry!r}.")
+        if name not in known:
+            raise unknown_name("option of the guard", name, known)
+        try:
+            chosen[name] = None if text.lower() in ("none", "off") else ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            raise ValueError(f"Expected `--guard {name}` to be a number or none, but got {text!r}.") from None
+    return Guard(**chosen)
 
 
 def serve(
@@ -94,6 +128,7 @@ def serve(
         str | None,
         typer.Option(metavar="PACKAGE.MODULE:FACTORY", help="Allow the bundle to call this function of yours."),
     ] = None,
+    log_format: Annotated[str, typer.Option(help="Form of the log on standard error: text or json.")] = "text",
     threads: Annotated[int, typer.Option(help="Threads of torch on the CPU.", min=1)] = 1,
     device: Device = None,
     precision: Precision = None,
@@ -105,20 +140,26 @@ def serve(
     """
     import torch
 
+    from vcotta._util.errors import unknown_name
     from vcotta.serve import load_bundle
 
     try:
         from vcotta.serve.app import create_app
         from vcotta.serve.auth import check_exposure, read_token
+        from vcotta.serve.logs import log_to
         from vcotta.serve.requests import Limits
         from vcotta.serve.server import listen, run_app
         from vcotta.serve.service import Service
     except ImportError as error:
         raise ValueError(
-            f"Expected the extra `serve`, but {error.name} is missing: pip install 'vcotta[serve]'"
+            f"Expected the packages of the extra `serve`, but {error.name} is missing. Install them: "
+            "pip install fastapi uvicorn python-multipart prometheus-client"
         ) from error
     token = None if token_file is None else read_token(token_file)
     check_exposure(host, token)
+    if log_format not in ("text", "json"):
+        raise unknown_name("log_format", log_format, ("text", "json"))
+    log_to("json" if log_format == "json" else "text")
     torch.set_num_threads(threads)
     limits = Limits(
         body=max_body,

@@ -39,6 +39,7 @@ class Benchmark:
             ``batch_size``.
         warm_up: Settings of the warm-up.
         source_share: Share of the training images that are used, the first ones.
+        source_limit: Number of the training images that are used, the first ones; None for all.
         is_source: Whether its images may be used as source data if it has no training images.
     """
 
@@ -51,6 +52,7 @@ class Benchmark:
     training_batch: int = 200
     warm_up: WarmUpConfig = field(default_factory=WarmUpConfig)
     source_share: float = 1.0
+    source_limit: int | None = None
     is_source: bool = False
 
     @property
@@ -75,13 +77,27 @@ class Benchmark:
 
     def training_images(self) -> ImageData:
         """Return the training images; raises `ValueError` if there are none."""
-        data = self._training_files()
-        if isinstance(data, ImageFiles):
-            data = data.read()
-        if self.source_share == 1:
-            return data
-        count = max(1, round(self.source_share * len(data)))
-        return replace(data, images=data.images[:count], labels=data.labels[:count])
+        data, count = self._training_files(), self.source_count()
+        labels = data.labels[:count]
+        if isinstance(data, ImageFiles):  # only those that are used are read
+            return replace(data, images=replace(data.images, files=data.images.files[:count]), labels=labels).read()
+        return data if count == len(data) else replace(data, images=data.images[:count], labels=labels)
+
+    def source_count(self) -> int:
+        """Return the number of training images that are used, without reading them.
+
+        Raises:
+            ValueError: There are none, or fewer than ``source_limit``.
+        """
+        count = len(self._training_files())
+        if self.source_limit is None:
+            return max(1, round(self.source_share * count))
+        if not 1 <= self.source_limit <= count:
+            raise ValueError(
+                f"Expected `source_limit` to be 1 to {count}, the number of source images, but got {self.source_limit}."
+                " Leave it out to use all."
+            )
+        return self.source_limit
 
     def check_classes(self, names: Sequence[str]) -> None:
         """Raise `ValueError` unless the training images have the classes of a stream, in the same order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
@@ -12,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vcotta._util.progress import Progress
+from vcotta._util.errors import counted
+from vcotta._util.progress import Progress, with_estimate
 from vcotta._util.tensorfile import read_state, weights_sha256, write_state
 from vcotta.bayes import WarmUpConfig, is_warmed_file, load_warmed, to_variational, warm_up
 from vcotta.data import CorruptedSource, ImageSource
@@ -103,7 +105,7 @@ def start_network(spec: RunSpec, task: Task | None = None) -> nn.Module:
     """
     benchmark, start, runtime = find_benchmark(spec.data), spec.resolved_start, spec.runtime
     if spec.weights is not None and is_warmed_file(spec.weights):
-        if start in ("unwarmed", "scratch") or spec.warm_up or spec.source_share != 1:
+        if start in ("unwarmed", "scratch") or spec.warm_up or not spec.whole_source:
             raise ValueError(
                 f"Expected `weights` of a plain network, but {spec.weights} is warmed up already. This run needs "
                 "another warm-up or none."
@@ -117,7 +119,7 @@ def start_network(spec: RunSpec, task: Task | None = None) -> nn.Module:
         return model
     config = _warm_up_config(spec, benchmark)
     if start == "unwarmed":
-        return to_variational(model, config.sigma_ratio)
+        return to_variational(model, config.sigma_ratio, unsupported=config.unsupported)
     data = replace(_source_of(spec), warm_up=config)
     return _cached_warm_up(data, spec.network or benchmark.network, model, spec.seed, runtime, task)
 
@@ -222,7 +224,7 @@ def warm_network(
     again after an interruption, the warm-up continues.
     """
     runtime = runtime or Runtime()
-    report = task("Warm-up", "loss {:.3f}") if task else False
+    report = with_estimate("Warm-up", task("Warm-up", "loss {:.3f}")) if task else False
     config = replace(config or benchmark.warm_up, seed=seed)
     loader = benchmark.source(seed, runtime.device)
     checkpoint = None if path is None else path.with_name(path.name + ".warming")
@@ -275,7 +277,7 @@ def _source_of(spec: RunSpec) -> Benchmark:
     """The benchmark whose images a method learns from before testing."""
     benchmark = find_benchmark(spec.data)
     source = benchmark if spec.source is None else find_source(spec.source, benchmark)
-    return replace(source, source_share=spec.source_share)
+    return replace(source, source_share=spec.source_share, source_limit=spec.source_limit)
 
 
 def _warm_up_config(spec: RunSpec, benchmark: Benchmark) -> WarmUpConfig:
@@ -298,8 +300,17 @@ def _cached_warm_up(
         "weights_sha256": weights_sha256(model),
         **_made_on(data, network, runtime),
     }
-    warm = partial(warm_network, data, model, seed=seed, runtime=runtime, task=task)
-    warmed, found = cached("warmed", facts, lambda path: warm(path=path), lambda path: load_warmed(model, path))
+
+    def make(path: Path) -> nn.Module:
+        if task:
+            print(
+                f"The network is a plain one, so it is warmed up first: {counted(data.warm_up.epochs, 'epoch')} over "
+                f"{counted(data.source_count(), 'image')}. The result is kept for later runs.",
+                file=sys.stderr,
+            )
+        return warm_network(data, model, seed=seed, runtime=runtime, path=path, task=task)
+
+    warmed, found = cached("warmed", facts, make, lambda path: load_warmed(model, path))
     if found and task:
         task("Warm-up", "from the cache")(1, 1, 0.0)
     return warmed

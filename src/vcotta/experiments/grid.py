@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ def run_spec(
     *,
     task: Task | None = None,
     progress: Progress | None = None,
+    log: Callable[[Run], None] | None = None,
     overwrite: bool = False,
     resume: bool = False,
     checkpoint_every: int | None = None,
@@ -43,14 +44,14 @@ def run_spec(
 ) -> Run:
     """Make the stream, the network and the adapter of a spec, and run it.
 
-    ``out``, ``progress``, ``overwrite``, ``resume`` and the checkpoints are as in `run_stream`. With ``resume`` a
-    finished run is returned before any network is made. ``task`` starts a line of the progress display for training,
-    warm-up and, without ``progress``, the run. ``world`` has the processes that share each batch. A caller that has
-    the network from `start_network` already gives it as ``model``.
+    ``out``, ``progress``, ``log``, ``overwrite``, ``resume`` and the checkpoints are as in `run_stream`. With
+    ``resume`` a finished run is returned before any network is made. ``task`` starts a line of the progress display for
+    training, warm-up and, without ``progress``, the run. ``world`` has the processes that share each batch. A caller
+    that has the network from `start_network` already gives it as ``model``.
 
     Example:
         >>> net = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 10))
-        >>> spec = RunSpec("bn", corruptions=("fog", "contrast"), limit=100)
+        >>> spec = RunSpec("source", corruptions=("fog", "contrast"), limit=100)
         >>> run = run_spec(spec, model=net)  # without `model` the digits network is trained, or read from the cache
         >>> len(run.records), RunSpec.from_json(run.manifest["spec"]) == spec
         (4, True)
@@ -69,6 +70,7 @@ def run_spec(
             stream,
             out,
             progress=progress,
+            log=log,
             manifest=facts,
             overwrite=overwrite,
             resume=resume,

@@ -92,8 +92,7 @@ def _connected(address: str | None) -> Iterator[Any]:
         import ray
     except ModuleNotFoundError as error:
         raise ValueError(
-            "Expected Ray to be installed for the launcher `ray`, but it is not. Install the extra: "
-            "pip install 'vcotta[cluster]'."
+            "Expected Ray to be installed for the launcher `ray`, but it is not. Install it: pip install ray."
         ) from error
     if ray.is_initialized():
         yield ray

@@ -183,7 +183,7 @@ def _check_files(weights: Path | None, warmed: Path | None) -> None:
 def _start_file(spec: RunSpec, weights: Path | None, warmed: Path | None) -> Path | None:
     """The file of the network that a run starts from; a warmed one only if the warm-up is the usual one."""
     start = spec.resolved_start
-    if warmed is not None and start == "warmed" and not spec.warm_up and spec.source_share == 1:
+    if warmed is not None and start == "warmed" and not spec.warm_up and spec.whole_source:
         return warmed
     return None if start == "scratch" else weights
 

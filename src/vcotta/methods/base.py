@@ -106,7 +106,7 @@ class Adapter(Declared, Passes, ABC):
             )
         if guard is not None and not isinstance(guard, Guard):
             raise TypeError(f"Expected `guard` to be a Guard or None, but got {guard!r}. Try Guard().")
-        self.runtime = (runtime or Runtime()).fit_for(model)
+        self.runtime = (runtime or Runtime.on_device_of(model)).fit_for(model)
         accepted = (torch.float32, self.runtime.dtype)
         if other := next((p.dtype for p in model.parameters() if p.dtype not in accepted), None):
             raise ValueError(f"Expected a float32 network, but got parameters of {other}. Call model.float() first.")
@@ -197,7 +197,7 @@ class Adapter(Declared, Passes, ABC):
 
         Example:
             >>> from vcotta.methods import build_adapter
-            >>> adapter = build_adapter("bn", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)))
+            >>> adapter = build_adapter("source", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)))
             >>> adapter.predict(torch.rand(5, 3, 2, 2), coverage=0.6).abstain.sum()
             tensor(2)
         """

@@ -27,11 +27,11 @@ def save(adapter: Adapter, path: str | os.PathLike[str]) -> None:
     Example:
         >>> import tempfile, vcotta
         >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
-        >>> adapter = vcotta.build_adapter("bn", model)
+        >>> adapter = vcotta.build_adapter("source", model)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save(adapter, folder + "/a.vcotta")
         ...     load(folder + "/a.vcotta", model).name
-        'bn'
+        'source'
     """
     network = {"variational": is_variational(adapter.start), "network": describe_network(adapter.start)}
     content = {"runtime": asdict(adapter.runtime), "architecture": network, "adapter": adapter.state_dict()}

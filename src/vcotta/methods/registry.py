@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from vcotta._util.errors import unknown_name
@@ -66,6 +67,11 @@ def register_method(method: Method) -> Method:
         raise TypeError(f"Expected a class derived from vcotta.Adapter, but got {method!r}.")
     if missing := [part for part in ("name", "summary", "card", "Config") if not hasattr(method, part)]:
         raise TypeError(f"Expected the class {method.__qualname__} to declare {', '.join(missing)}, but it does not.")
+    if not is_dataclass(method.Config):
+        raise TypeError(
+            f"Expected the Config of {method.__qualname__} to be a dataclass, but {method.Config!r} is none. Put "
+            "@dataclass(frozen=True) above it."
+        )
     other = REGISTERED.get(method.name, method)
     if (other.__module__, other.__qualname__) != (method.__module__, method.__qualname__):
         raise ValueError(
@@ -157,8 +163,11 @@ def build_adapter(
     preset: str | None = None,
     guard: Guard | bool | None = None,
     warmup: WarmUpConfig | None = None,
+    unsupported: Literal["error", "keep"] | None = None,
     seed: int = 0,
+    device: str | torch.device | None = None,
     runtime: Runtime | None = None,
+    config: Any = None,
     **options: Any,
 ) -> Adapter:
     """Make an adapter by name.
@@ -174,8 +183,13 @@ def build_adapter(
             preset declares.
         warmup: Settings of the warm-up; None for the defaults with what the preset changes. With ``flip=False`` in the
             options it does not mirror images either.
+        unsupported: What the warm-up does about layers that cannot be variational, in place of
+            ``warmup.unsupported``: ``"error"``, or ``"keep"`` to leave them as point parameters.
         seed: Seed of the adapter's random numbers.
-        runtime: Device and precision.
+        device: Short for ``runtime=Runtime(device)``.
+        runtime: Device and precision; by default the device that the model is on.
+        config: A config of the method, such as ``TENTConfig(lr=1e-4)``, in place of ``dataset``, ``preset`` and
+            options; unlike options, its fields are known to a type checker.
         options: Fields of the method's config, such as ``lr`` or ``views``.
 
     Example:
@@ -185,15 +199,24 @@ def build_adapter(
         torch.Size([5, 2])
     """
     method = find_method(name)
-    config = configure(name, dataset=dataset, preset=preset, **options)
+    if config is None:
+        config = configure(name, dataset=dataset, preset=preset, **options)
+    else:
+        _check_config(method, config, {"dataset": dataset, "preset": preset, **options})
     if not isinstance(model, nn.Module):
         raise TypeError(f"Expected `model` to be a torch.nn.Module, but got {type(model).__name__}.")
-    if warmup is not None:
+    if device is not None:
+        if runtime is not None:
+            raise ValueError(
+                f"Expected `device` or `runtime`, but got both. Write Runtime({str(device)!r}, ...) alone."
+            )
+        runtime = Runtime(str(device))
+    if warmup is not None or unsupported is not None:
         _check_warmup(method, model, warmup)
     if method.needs_variational and not is_variational(model) and source is not None:
         warmup = warmup or WarmUpConfig(**warm_up_settings(name, dataset, preset))
         warmup = replace(warmup, flip=warmup.flip and getattr(config, "flip", True))
-        model = warm_up(model, source, warmup, runtime=runtime)
+        model = warm_up(model, source, warmup, runtime=runtime, unsupported=unsupported)
     protection = choose_guard(name, guard, {"preset": preset})
     adapter = method(model, config, seed=seed, runtime=runtime, guard=protection)
     if source is not None:
@@ -201,13 +224,27 @@ def build_adapter(
     return adapter
 
 
-def _check_warmup(method: type[Adapter], model: nn.Module, warmup: WarmUpConfig) -> None:
-    if not isinstance(warmup, WarmUpConfig):
+def _check_config(method: type[Adapter], config: Any, others: Mapping[str, Any]) -> None:
+    if not isinstance(config, method.Config):
+        raise TypeError(f"Expected `config` to be a {method.Config.__name__}, but got {type(config).__name__}.")
+    if given := [name for name, value in others.items() if value is not None]:
+        raise ValueError(
+            f"Expected all settings in `config`, but got {', '.join(given)} beside it. Make it with "
+            f"vcotta.configure({method.name!r}, ...), or change it with dataclasses.replace."
+        )
+
+
+def _check_warmup(method: type[Adapter], model: nn.Module, warmup: WarmUpConfig | None) -> None:
+    if warmup is not None and not isinstance(warmup, WarmUpConfig):
         raise TypeError(f"Expected `warmup` to be a WarmUpConfig, but got {warmup!r}. Try WarmUpConfig(epochs=2).")
     if not method.needs_variational:
-        raise ValueError(f"Expected no `warmup` for {method.name}, which does not use variational networks.")
+        raise ValueError(
+            f"Expected no `warmup` or `unsupported` for {method.name}, which does not use variational networks."
+        )
     if is_variational(model):
-        raise ValueError("Expected `warmup` only with a plain network, but got one that is variational already.")
+        raise ValueError(
+            "Expected `warmup` or `unsupported` only with a plain network, but got one that is variational already."
+        )
 
 
 def configure(name: str, *, dataset: str | None = None, preset: str | None = None, **options: Any) -> Any:
@@ -274,7 +311,7 @@ def distribute(adapter: Adapter, world: World) -> None:
         ValueError: If the method cannot be shared; the text lists those that can.
 
     Example:
-        >>> adapter = build_adapter("bn", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)))
+        >>> adapter = build_adapter("source", nn.Sequential(nn.Flatten(), nn.Linear(12, 2)))
         >>> distribute(adapter, World())  # a process of its own: nothing changes
     """
     if world.size > 1:

@@ -74,12 +74,11 @@ def _import(module: str, name: str) -> Any:
     except Exception as error:  # a wheel for another torch version fails in many ways
         if isinstance(error, ModuleNotFoundError) and error.name == package:
             raise ValueError(
-                f"Expected {package} to be installed for {name}, but it is not. "
-                "Install the extra: pip install 'vcotta[vision]'."
+                f"Expected {package} to be installed for {name}, but it is not. Install it: pip install {package}."
             ) from error
         raise ValueError(
             f"Expected to import {package} for {name}, but that failed: {type(error).__name__}: {error}. Its build "
-            f"must match torch {torch.__version__}: install the extra again: pip install -I 'vcotta[vision]'."
+            f"must match torch {torch.__version__}: pip install --force-reinstall {package}."
         ) from error
 
 

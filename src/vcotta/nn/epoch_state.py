@@ -22,6 +22,7 @@ __all__ = ["EpochState", "Stateful"]
 
 _PAUSE = 30.0  # seconds between two checkpoints, at least
 _SHARE = 10  # and at least so many times as long as writing one takes
+_GRACE = 10.0  # seconds that Ctrl-C waits for the end of an epoch
 
 
 @runtime_checkable
@@ -58,6 +59,9 @@ class EpochState:
         self.path = None if path is None else Path(path)
         self.kind, self.parts, self.facts = kind, parts, dict(facts)
         self._next = time.monotonic() + _PAUSE
+        self._in_file = 0  # epochs whose result is in the file
+        self._interrupted: Callable[[], bool] = lambda: False
+        self._stop_at: float | None = None
 
     def resume(self) -> int:
         """Restore every part, if there is a file, and return the number of finished epochs.
@@ -93,17 +97,20 @@ class EpochState:
             raise ValueError(
                 f"The checkpoint {self.path} belongs to another network or other data: {error}. Move it away."
             ) from error
-        return int(state["epochs"])
+        self._in_file = int(state["epochs"])
+        return self._in_file
 
     @contextmanager
     def interruptible(self, epochs: int) -> Iterator[Callable[[int], None]]:
-        """Let Ctrl-C wait for the end of the epoch, if there is a file; a second Ctrl-C stops at once.
+        """Let Ctrl-C wait a little for the end of the epoch, if there is a file; a second Ctrl-C stops at once.
 
         Yields a function to call after each epoch with the number finished. It saves the parts now and then and after
-        the last of the ``epochs``, and raises `KeyboardInterrupt` if Ctrl-C was pressed.
+        the last of the ``epochs``, and raises `KeyboardInterrupt` if Ctrl-C was pressed. Call `after_batch` too: it
+        does not wait for the end of a long epoch.
         """
-        message = "Interrupted: stops at the end of this epoch and can be resumed; press again to stop at once."
+        message = f"Interrupted: stops with this epoch or in about {_GRACE:.0f} s; press again to stop at once."
         with interrupt_held_back(self.path is not None, message) as interrupted:
+            self._interrupted, self._stop_at = interrupted, None
 
             def after(done: int) -> None:
                 saved = self.save(done, now=interrupted() or done == epochs)
@@ -112,6 +119,20 @@ class EpochState:
                     raise KeyboardInterrupt(f"{done} of {epochs} epochs {how}.")
 
             yield after
+
+    def after_batch(self, done: int, epochs: int) -> None:
+        """Raise `KeyboardInterrupt` if Ctrl-C was pressed a while ago and all ``done`` epochs are in the file.
+
+        If they are not, epochs are shorter than the pause between two checkpoints, and the end of this one is near.
+        """
+        if not self._interrupted():
+            return
+        now = time.monotonic()
+        self._stop_at = now + _GRACE if self._stop_at is None else self._stop_at
+        if now >= self._stop_at and done == self._in_file:
+            saved = f"{done} of {epochs} epochs are saved: run the same command to continue"
+            kept = saved if done else "Nothing is saved"
+            raise KeyboardInterrupt(f"{kept}. Epoch {done + 1} was not finished and is not kept.")
 
     def save(self, epochs: int, *, now: bool = False) -> bool:
         """Write the checkpoint, unless the last one is recent and ``now`` is false; return whether it was written."""
@@ -126,6 +147,7 @@ class EpochState:
             warnings.warn(
                 f"The state after {epochs} epochs could not be saved: {error}. The work continues.", stacklevel=2
             )
+        self._in_file = epochs if saved else self._in_file
         ended = time.monotonic()
         self._next = ended + max(_PAUSE, _SHARE * (ended - began))
         return saved

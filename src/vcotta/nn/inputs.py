@@ -26,8 +26,7 @@ def check_images(images: Tensor) -> None:
     """Raise unless ``images`` is a non-empty float batch (batch, channels, height, width) with values in [0, 1]."""
     if not isinstance(images, Tensor):
         raise TypeError(
-            f"Expected `images` to be a torch.Tensor, but got {type(images).__name__}. "
-            f"{'Of a batch of a loader pass the images: batch[0].' if _is_pair(images) else 'Try torch.from_numpy.'}"
+            f"Expected `images` to be a torch.Tensor, but got {type(images).__name__}. {_images_in(images)}"
         )
     if not images.is_floating_point():
         hint = " Scale bytes first: images.float() / 255." if images.dtype == torch.uint8 else ""
@@ -63,8 +62,10 @@ def check_accepted(net: nn.Module, images: Tensor) -> int:
         output = net(images[:2])
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         shape = tuple(images.shape[1:])
+        last = shape[-1] in (1, 3, 4) and shape[0] not in (1, 3, 4)
+        hint = " The channels seem to come last: put them first with images.permute(0, 3, 1, 2)." if last else ""
         raise ValueError(
-            f"The network does not take images of shape {shape} (channels, height, width): {error}"
+            f"The network does not take images of shape {shape} (channels, height, width): {error}{hint and '.'}{hint}"
         ) from error
     if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(images[:2]):
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
@@ -112,8 +113,7 @@ def labelled_batches(source: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[
         if not _is_pair(batch) or batch[0].ndim != 4:
             raise TypeError(
                 f"Expected source data to yield batches, (images of shape (batch, channels, height, width), labels), "
-                f"but got {_kind(batch)}. Wrap it: torch.utils.data.DataLoader(TensorDataset(images, labels), "
-                "batch_size=64)."
+                f"but got {_kind(batch)}. {_as_pairs(batch)}"
             )
         yield batch[0], batch[1]
 
@@ -122,8 +122,33 @@ def _is_pair(batch: object) -> bool:
     return isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[0], Tensor)
 
 
+def _is_longer(batch: object) -> bool:
+    """Whether it is images with more than labels, as (images, labels, indices)."""
+    return isinstance(batch, tuple | list) and len(batch) > 2 and isinstance(batch[0], Tensor) and batch[0].ndim == 4
+
+
+def _images_in(batch: Any) -> str:
+    """How to get at the images of what was given in their place."""
+    if isinstance(batch, Mapping):
+        return f"Of a batch of a loader pass the images: batch[{next(iter(batch), 'image')!r}]."
+    if _is_pair(batch) or _is_longer(batch):
+        return "Of a batch of a loader pass the images: batch[0]."
+    return "Try torch.from_numpy."
+
+
+def _as_pairs(batch: Any) -> str:
+    """How to make pairs of batches of another form."""
+    if (isinstance(batch, Mapping) and len(batch) > 1) or _is_longer(batch):
+        images, labels = list(batch)[:2] if isinstance(batch, Mapping) else (0, 1)
+        pairs = f"[(b[{images!r}], b[{labels!r}]) for b in loader]"
+        return f"Make pairs of them: DataLoader(..., collate_fn=...), or {pairs}."
+    return "Wrap it: torch.utils.data.DataLoader(TensorDataset(images, labels), batch_size=64)."
+
+
 def _kind(batch: Any) -> str:
     """Describe what was yielded in place of a batch."""
+    if isinstance(batch, Mapping):
+        return f"a {type(batch).__name__} of {', '.join(map(str, batch)) or 'nothing'}"
     if _is_pair(batch):
         return f"images of shape {tuple(batch[0].shape)}"
     if isinstance(batch, Tensor):

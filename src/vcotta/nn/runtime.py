@@ -61,6 +61,17 @@ class Runtime(Settings):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, fast)
 
+    @classmethod
+    def on_device_of(cls, net: nn.Module) -> Runtime:
+        """Return the runtime of the device that a network is on; a network without weights is on the CPU.
+
+        Example:
+            >>> Runtime.on_device_of(nn.Linear(2, 2)).device
+            'cpu'
+        """
+        weight = next(net.parameters(), None)
+        return cls() if weight is None else cls(device=str(weight.device))
+
     @property
     def dtype(self) -> torch.dtype:
         """The type of weights, images and outputs."""

@@ -48,6 +48,7 @@ def run_stream(
     out: str | os.PathLike[str] | None = None,
     *,
     progress: Callable[[int, int, float], None] | None = None,
+    log: Callable[[Run], None] | None = None,
     manifest: dict[str, Any] | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -69,6 +70,7 @@ def run_stream(
         out: Folder for the files of the run, created if it does not exist; None keeps everything in memory. Only one
             process at a time can write there.
         progress: Called before the first batch and after each with (batches done, batches, error so far, 0 to 1).
+        log: Called with the run so far after each batch, such as `vcotta.runs.tensorboard.TensorBoardLog`.
         manifest: Entries to add to the manifest, for example the SHA-256 of the weights.
         overwrite: Replace a run that is already in ``out``.
         resume: Continue the run in ``out`` from its newest good checkpoint, with the adapter in the state of then. A
@@ -98,8 +100,8 @@ def run_stream(
         >>> net = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(48, 10))
         >>> stream = vcotta.make_stream("continual", load_digits()[1], ("fog", "frost"), batch_size=50, limit=100)
         >>> with tempfile.TemporaryDirectory() as out:
-        ...     run = run_stream(vcotta.build_adapter("bn", net), stream, out, checkpoint_every=1)
-        ...     run_stream(vcotta.build_adapter("bn", net), stream, out, resume=True) == run  # it is finished
+        ...     run = run_stream(vcotta.build_adapter("source", net), stream, out, checkpoint_every=1)
+        ...     run_stream(vcotta.build_adapter("source", net), stream, out, resume=True) == run  # it is finished
         True
     """
     _check_options(stream, out, overwrite, resume, checkpoint_every)
@@ -131,6 +133,8 @@ def run_stream(
             run.timing.append(times)
             if writer is not None:
                 writer.add(run.records[-1], times)
+            if log is not None:
+                log(run)
             wrong, seen = wrong + run.records[-1]["errors"], seen + run.records[-1]["n"]
             if progress is not None:
                 progress(len(run.records), len(stream), wrong / seen)

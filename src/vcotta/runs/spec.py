@@ -51,6 +51,8 @@ class RunSpec:
         source: Data set that methods learn from and warm up on before testing; None for the training images of
             ``data``.
         source_share: Share of the source images that the run learns from before testing, the first ones.
+        source_limit: Number of the source images that the run learns from before testing, the first ones; None for
+            all.
         protocol: Name of the test protocol, one of `PROTOCOLS`.
         protocol_options: Its numbers: ``order``, ``rounds`` or ``delta``.
         corruptions: Their names in order, or ``("none",)``.
@@ -89,6 +91,7 @@ class RunSpec:
     warm_up: Mapping[str, Any] = field(default_factory=dict)
     source: str | None = None
     source_share: float = 1.0
+    source_limit: int | None = None
     protocol: str = "continual"
     protocol_options: Mapping[str, Any] = field(default_factory=dict)
     corruptions: Sequence[str] = STANDARD
@@ -122,8 +125,13 @@ class RunSpec:
         if self.warm_up and self.resolved_start == "source":
             raise ValueError(f"Expected `warm_up` only with a warm-up, but got it for {self}.")
         learns = self.resolved_start != "source" or find_method(self.method).card.source != "nothing"
-        if self.source_share != 1 and not learns:
-            raise ValueError(f"Expected `source_share` only where source images are learned from, but got {self}.")
+        if not (self.whole_source or learns):
+            given = "source_share" if self.source_limit is None else "source_limit"
+            raise ValueError(f"Expected `{given}` only where source images are learned from, but got {self}.")
+        if self.source_limit is not None and (type(self.source_limit) is not int or self.source_limit < 1):
+            raise ValueError(f"Expected `source_limit` to be a whole number from 1, but got {self.source_limit!r}.")
+        if self.source_limit is not None and self.source_share != 1:
+            raise ValueError("Expected `source_share` or `source_limit`, but got both.")
         if not 0 < self.source_share <= 1:
             raise ValueError(f"Expected `source_share` to be above 0 and at most 1, but got {self.source_share}.")
         if self.corrupted_options and self.corrupted is None:
@@ -162,6 +170,11 @@ class RunSpec:
         return choose_guard(self.method, self.guard, self.options)
 
     @property
+    def whole_source(self) -> bool:
+        """Whether the run may learn from all source images."""
+        return self.source_share == 1 and self.source_limit is None
+
+    @property
     def runtime(self) -> Runtime:
         """Device and precision; raises `ValueError` where this machine does not have the device."""
         return Runtime(self.device, self.precision)
@@ -185,6 +198,8 @@ class RunSpec:
         """Return the spec as JSON can hold it, with the usual start, guard and precision in place of None."""
         guard, device = self.resolved_guard, torch.device(self.device).type
         given = {one.name: getattr(self, one.name) for one in fields(self)}
+        if self.source_limit is None:  # runs from before there was a limit keep their keys
+            del given["source_limit"]
         return {
             **{name: _plain(value) for name, value in given.items()},
             "options": _plain(self._unusual_options()),

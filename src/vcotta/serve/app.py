@@ -6,6 +6,7 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Query, Request
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vcotta._version import __version__
 from vcotta.report.html import render
 from vcotta.serve.auth import Auth
+from vcotta.serve.logs import log_event, request_id, safe_path
 from vcotta.serve.metrics import Metrics
 from vcotta.serve.requests import FORM, NPY, RefusedError, discard, read_images
 from vcotta.serve.schemas import Health, PredictResponse, Problem, ResetResponse, State
@@ -84,6 +86,7 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
         description="A classifier that adapts to the images it is sent.",
         docs_url=None,  # FastAPI's own pages load scripts from other servers
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would repeat the Host header, which the client chooses
     )
     app.state.service, app.state.auth, app.state.token_needed = service, Auth(token), token is not None
     app.state.decoders = ThreadPoolExecutor(2, thread_name_prefix="vcotta-decode")
@@ -91,6 +94,7 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _no_such_route)
+    app.add_exception_handler(Exception, _failed)
     app.add_api_route("/", _status, include_in_schema=False, response_class=HTMLResponse)
     app.add_api_route("/docs", _docs, include_in_schema=False, response_class=HTMLResponse)
     app.add_api_route("/healthz", _health, response_model=Health, responses=_problems(503), summary="Health")
@@ -144,7 +148,7 @@ async def _predict(
         Query(gt=0, le=1, description="Share of images to answer; the rest abstain. Only with adapt=false."),
     ] = None,
     probabilities: Annotated[bool, Query(description="Whether to return the probabilities of all classes.")] = True,
-) -> JSONResponse:
+) -> Response:
     """Predict images, then adapt to them; the predictions are from before the adaptation."""
     state, service = request.app.state, request.app.state.service
     limits = service.limits
@@ -161,14 +165,18 @@ async def _predict(
         service.metrics.open_requests.inc()
         try:
             images = await read_images(request, service.bundle.preprocess, limits, state.decoders)
-            served = await asyncio.wrap_future(service.predict(images, adapt=adapt, coverage=coverage))
+            request.state.images = len(images)
+            names, identity = service.bundle.class_names, request.state.request_id
+            render = partial(_body, names=names, adapted=adapt, probabilities=probabilities)
+            job = service.predict(images, adapt=adapt, coverage=coverage, request=identity, render=render)
+            served = await asyncio.wrap_future(job)
         finally:
             state.open_requests -= 1
             service.metrics.open_requests.dec()
     except RefusedError:
         await discard(request, limits)
         raise
-    return JSONResponse(_as_json(served, service.bundle.class_names, adapt, probabilities))
+    return Response(served.body, media_type="application/json")
 
 
 async def _reset(request: Request) -> dict[str, int]:
@@ -243,6 +251,10 @@ def _only(request: Request, *known: str) -> None:
         raise RefusedError(422, f"Expected {expected} in the address, but got {odd[0][:80]!r}.")
 
 
+def _body(served: Served, names: tuple[str, ...], adapted: bool, probabilities: bool) -> bytes:
+    return bytes(JSONResponse(_as_json(served, names, adapted, probabilities)).body)
+
+
 def _as_json(served: Served, names: tuple[str, ...], adapted: bool, probabilities: bool) -> dict[str, Any]:
     answer = served.answer
     most, labels = answer.probabilities.max(1)
@@ -297,8 +309,15 @@ async def _no_such_route(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"detail": detail}, error.status_code, error.headers)
 
 
+async def _failed(request: Request, _: Exception) -> JSONResponse:
+    """Answer an error that nothing foresaw, which uvicorn logs; starlette sends this past `_Observed`."""
+    headers = {name.decode(): value.decode() for name, value in _HEADERS}
+    headers["x-request-id"] = request.state.request_id
+    return JSONResponse({"detail": "The server failed; see its log."}, 500, headers)
+
+
 class _Observed:
-    """Counts every request and adds the common headers to every answer."""
+    """Counts and logs every request, and adds the common headers and the request's id to every answer."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: set[str]) -> None:
         self.app, self.metrics, self.routes = app, metrics, routes
@@ -308,16 +327,30 @@ class _Observed:
             await self.app(scope, receive, send)
             return
         started, status = time.monotonic(), 500
+        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        state = scope.setdefault("state", {})  # which `Request.state` shows
+        state |= {"request_id": request_id(given), "images": 0}
+        headers = [*_HEADERS, (b"x-request-id", state["request_id"].encode())]
 
         async def observed(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", []), *_HEADERS]
+                message["headers"] = [*message.get("headers", []), *headers]
             await send(message)
 
         try:
             await self.app(scope, receive, observed)
         finally:
             path = scope["path"] if scope["path"] in self.routes else "other"
-            self.metrics.add_request(path, status, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            self.metrics.add_request(path, status, seconds)
+            log_event(
+                "request",
+                id=state["request_id"],
+                method=scope["method"][:20],
+                path=safe_path(scope["path"]),
+                status=status,
+                images=state["images"],
+                ms=round(1000 * seconds, 1),
+            )

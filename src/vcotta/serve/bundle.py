@@ -26,13 +26,15 @@ from vcotta.methods.guard import Guard
 from vcotta.models import NormalisedNetwork, build_network
 from vcotta.models.files import check_shapes
 
-__all__ = ["Bundle", "NetworkCard", "Preprocess", "load_bundle", "make_bundle", "save_bundle"]
+__all__ = ["Bundle", "NetworkCard", "Preprocess", "check_size", "load_bundle", "make_bundle", "save_bundle"]
 
 _KIND = "vcotta-bundle-1"
 _LONGEST_NAME = 200
 _OURS = re.compile(r"wrn-\d{1,3}-\d{1,2}|resnext-\d{1,3}-\d{1,2}x\d{1,3}d|resnet-(18|20|32|44|50|56)")
 _INSTALLED = re.compile(r"(torchvision|timm):[A-Za-z0-9_.]{1,100}")
 _OPTIONS = {"channels": 16, "base": 1024, "stem_stride": 8}  # options of our own networks and their largest values
+_MOST_VIEWS = 256  # each costs a pass of the network
+_LARGEST = 1_000_000  # other numbers among the settings of a method or guard, above any that is useful
 
 
 @dataclass(frozen=True)
@@ -137,11 +139,16 @@ class Bundle(Settings):
         names = self.class_names
         if len(names) != self.network.classes or not all(isinstance(n, str) and len(n) <= _LONGEST_NAME for n in names):
             raise ValueError(f"Expected {self.network.classes} class names, one for each output, but got {len(names)}.")
+        for name in names:
+            if any("\ud800" <= character <= "\udfff" for character in name):
+                raise ValueError(f"Expected class names of Unicode text, but got {name!r}. Read its file as UTF-8.")
         for tensors in (self.weights, self.prepared):
             if not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in tensors.items()):
                 raise ValueError("Expected `weights` and `prepared` to be tensors by name, but got other values.")
         configure(self.method, **self.settings)  # raises if there is no such method or setting
         self.build_guard()
+        check_size(self.settings)
+        check_size(self.guard or {})
 
     def build_network(self, trusted: str | None = None) -> nn.Module:
         """Build the network with its weights.
@@ -176,6 +183,20 @@ class Bundle(Settings):
     def build_guard(self) -> Guard | None:
         """Build the guard, if there is one."""
         return None if self.guard is None else Guard(**self.guard)
+
+
+def check_size(settings: Mapping[str, Any]) -> None:
+    """Raise if a number among the settings of a method or guard is so large that a batch would never end.
+
+    Example:
+        >>> check_size({"views": 10**9})
+        Traceback (most recent call last):
+        ValueError: Expected `views` to be at most 256 in a bundle, but got 1000000000.
+    """
+    for name, value in settings.items():
+        most = _MOST_VIEWS if name == "views" else _LARGEST
+        if isinstance(value, int | float) and abs(value) > most:
+            raise ValueError(f"Expected `{name}` to be at most {most} in a bundle, but got {value!r}.")
 
 
 def make_bundle(

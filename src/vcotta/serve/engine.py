@@ -224,8 +224,8 @@ class Engine:
         """Continue from the newest checkpoint, if there is one; for errors see `StateStore.resume`."""
         self.changes = self.store.resume(self.adapter)
 
-    def adapt(self, images: Tensor) -> Answer:
-        """Predict a batch and adapt to it; if the step fails it is undone.
+    def adapt(self, images: Tensor, finish: Callable[[Answer], object] = lambda _: None) -> Answer:
+        """Predict a batch and adapt to it; if the step fails, or ``finish`` with its answer, it is undone.
 
         Raises:
             StateLostError: If a failed step, this one or an earlier one, could not be undone.
@@ -233,12 +233,14 @@ class Engine:
         self._check_usable()
         try:
             answer = self._step(images)
+            kept = _compact(images)
+            finish(answer)
         except Exception as error:
             traceback.clear_frames(error.__traceback__)  # frees the activations of the failed step
             self._undo()
             raise
         self.changes += 1
-        self._journal.append(_compact(images))
+        self._journal.append(kept)
         full = len(self._journal) >= self._journal_batches
         if full or sum(batch.nbytes for batch in self._journal) >= self._journal_bytes:
             self._can_undo = self.save()

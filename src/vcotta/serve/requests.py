@@ -32,7 +32,7 @@ FORM, NPY = "multipart/form-data", "application/x-npy"
 _PILLOW_LIMIT = 89_478_485  # pixels; Pillow warns about larger images
 _FORMATS = ("PNG", "JPEG")  # few decoders, few vulnerabilities; "JPEG" also opens MPO, several JPEGs in one file
 _MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"})  # at most eight bits a channel
-_MOST_SCANS = 100  # of a progressive JPEG, usually about ten; each scan costs a pass over the whole image
+_MOST_SCANS = 20  # of a progressive JPEG: encoders write 10, and 18 for CMYK; each costs a pass over the whole image
 _MOST_ASPECT = 20  # longer side by shorter side: resizing would make a thin image enormous
 _MOST_HEADER = 1024  # bytes of an .npy header, usually 118
 _DISCARDED = 4  # of a refused body so many times `Limits.body` are read
@@ -119,8 +119,17 @@ async def discard(request: Request, limits: Limits) -> None:
         return
 
 
+class _FormParser(MultiPartParser):
+    """Notes whether the closing boundary arrived: without it the last file may be incomplete, or others missing."""
+
+    ended = False
+
+    def on_end(self) -> None:
+        self.ended = True
+
+
 async def _read_form(request: Request, limits: Limits) -> list[bytes]:
-    parser = MultiPartParser(request.headers, _limited(request, limits), max_files=limits.images, max_fields=1)
+    parser = _FormParser(request.headers, _limited(request, limits), max_files=limits.images, max_fields=1)
     parser.spool_max_size = limits.body  # keeps the form in memory, which is limited, and off the disk
     try:
         form = await parser.parse()
@@ -130,6 +139,8 @@ async def _read_form(request: Request, limits: Limits) -> list[bytes]:
         detail = f"Expected a form with files in the field `images`, but it cannot be read: {error}"
         raise RefusedError(422, detail) from error
     try:
+        if not parser.ended:
+            raise RefusedError(422, "Expected a form that ends with its closing boundary, but it was cut off.")
         odd = [name for name, value in form.multi_items() if name != "images" or not isinstance(value, UploadFile)]
         if odd:
             raise RefusedError(422, f"Expected only files in the form's field `images`, but got {odd[0][:80]!r}.")
@@ -253,10 +264,12 @@ def _open(content: bytes, name: str, limits: Limits) -> Image.Image:
     if min(width, height) < 1 or max(width, height) > _MOST_ASPECT * min(width, height):
         expected = f"Expected the longer side of {name} to be at most {_MOST_ASPECT} times the shorter"
         raise RefusedError(422, f"{expected}, but it has {width} x {height}.")
-    if image.mode not in _MODES:
-        raise RefusedError(422, f"Expected {name} to have eight bits a channel, but its mode is {image.mode}.")
-    if image.format != "PNG" and content.count(b"\xff\xda") > _MOST_SCANS:
-        raise RefusedError(422, f"Expected {name} to have at most {_MOST_SCANS} scans, but it has more.")
+    raw = [str(tile[3]) for tile in image.tile]  # such as "RGB;16B", which Pillow would cut down to the mode "RGB"
+    if image.mode not in _MODES or any(";16" in mode for mode in raw):
+        detail = f"Expected {name} to have eight bits a channel, but its mode is {', '.join(raw) or image.mode}."
+        raise RefusedError(422, detail)
+    if image.format != "PNG" and (scans := content.count(b"\xff\xda")) > _MOST_SCANS:
+        raise RefusedError(422, f"Expected {name} to have at most {_MOST_SCANS} scans, but it has {scans}.")
     return image
 
 

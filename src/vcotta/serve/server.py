@@ -48,8 +48,8 @@ def run_app(app: FastAPI, sockets: list[socket.socket], *, stop_seconds: float =
     """
     config = uvicorn.Config(
         app,
-        log_level="warning",
-        access_log=False,
+        log_config=None,  # `log_to` configures uvicorn's log with ours
+        access_log=False,  # the application writes it, with the images and the request's id
         server_header=False,
         proxy_headers=False,
         ws="none",

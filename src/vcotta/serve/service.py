@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -27,6 +27,7 @@ from vcotta._version import __version__
 from vcotta.nn.runtime import Runtime
 from vcotta.serve.bundle import Bundle
 from vcotta.serve.engine import Answer, Engine, StateLostError, StateStore
+from vcotta.serve.logs import log_event
 from vcotta.serve.metrics import Metrics
 from vcotta.serve.requests import Limits, RefusedError
 
@@ -37,7 +38,10 @@ _log = logging.getLogger("vcotta.serve")
 
 @dataclass(frozen=True)
 class Served:
-    """The predictions for a request's images, and the batch they were part of; see `vcotta.serve.schemas.BatchInfo`."""
+    """The predictions for a request's images, and the batch they were part of; see `vcotta.serve.schemas.BatchInfo`.
+
+    ``body`` is what the request's ``render`` made of it.
+    """
 
     answer: Answer
     step: int
@@ -45,6 +49,7 @@ class Served:
     batch_images: int
     batch_requests: int
     offset: int
+    body: bytes = b""
 
 
 @dataclass
@@ -52,6 +57,8 @@ class _Job:
     kind: Literal["adapt", "predict", "reset"]
     images: Tensor
     coverage: float | None = None
+    request: str = ""
+    render: Callable[[Served], bytes] | None = None
     accepted: float = field(default_factory=time.monotonic)
     future: Future[Served] = field(default_factory=Future)
 
@@ -138,13 +145,28 @@ class Service:
 
     # Called by any thread.
 
-    def predict(self, images: Tensor, *, adapt: bool = True, coverage: float | None = None) -> Future[Served]:
+    def predict(
+        self,
+        images: Tensor,
+        *,
+        adapt: bool = True,
+        coverage: float | None = None,
+        request: str = "",
+        render: Callable[[Served], bytes] | None = None,
+    ) -> Future[Served]:
         """Queue a request; its future always gets an answer or a `RefusedError`.
+
+        Args:
+            images: The images.
+            adapt: Whether to adapt to them.
+            coverage: As for `Engine.predict`.
+            request: Name of the request in the log.
+            render: Makes the body of the answer; if it raises, the step is undone.
 
         Raises:
             RefusedError: 429 if too many images are waiting, 503 if the server is stopping.
         """
-        return self._submit(_Job("adapt" if adapt else "predict", images, coverage))
+        return self._submit(_Job("adapt" if adapt else "predict", images, coverage, request, render))
 
     def reset(self) -> Future[Served]:
         """Queue a return to the start, behind the waiting requests; errors as for `predict`."""
@@ -238,15 +260,25 @@ class Service:
             empty = Answer(torch.empty(0), torch.empty(0), {}, {})
             jobs[0].future.set_result(Served(empty, 0, self.engine.changes, 0, 0, 0))
         elif jobs[0].kind == "predict":
-            self._reply(jobs, self.engine.predict(jobs[0].images, jobs[0].coverage))
+            answer = self.engine.predict(jobs[0].images, jobs[0].coverage)
+            (reply,) = _replies(jobs, answer, self.engine.adapter.steps, self.engine.changes)
+            jobs[0].future.set_result(reply)
         else:
             self._adapt(jobs)
 
     def _adapt(self, jobs: list[_Job]) -> None:
         """Adapt to a pooled batch; if that fails, as if the requests that fail on their own had not been sent."""
         started = time.monotonic()
+        replies: list[Served] = []
+
+        def finish(answer: Answer) -> None:  # while the step can be undone: an answer must not fail after it
+            steps, changes = self.engine.adapter.steps, self.engine.changes + 1
+            replies.extend(_replies(jobs, answer, steps, changes))
+            distance = self.engine.adapter.parameter_distance()
+            self.metrics.add_batch(answer, time.monotonic() - started, len(jobs), steps, changes, distance)
+
         try:
-            answer = self.engine.adapt(torch.cat([job.images for job in jobs]))
+            answer = self.engine.adapt(torch.cat([job.images for job in jobs]), finish)
         except StateLostError:
             self.metrics.failed_batches.inc()
             raise
@@ -258,9 +290,11 @@ class Service:
             else:
                 self._adapt_without_failing(jobs)
             return
-        seconds, steps, changes = time.monotonic() - started, self.engine.adapter.steps, self.engine.changes
-        self.metrics.add_batch(answer, seconds, len(jobs), steps, changes, self.engine.adapter.parameter_distance())
-        self._reply(jobs, answer)
+        for job, reply in zip(jobs, replies, strict=True):
+            job.future.set_result(reply)
+        if guard := answer.notes.get("guard"):
+            counts = {"step": replies[0].step, "changes": replies[0].changes, "images": replies[0].batch_images}
+            log_event("guard", logging.WARNING, **guard, **counts, requests=[job.request for job in jobs])
 
     def _adapt_without_failing(self, jobs: list[_Job]) -> None:
         good = []
@@ -278,13 +312,6 @@ class Service:
         elif good:
             self._adapt(good)
 
-    def _reply(self, jobs: Sequence[_Job], answer: Answer) -> None:
-        images, offset, steps = sum(map(len, jobs)), 0, self.engine.adapter.steps
-        for job in jobs:
-            part = answer.part(offset, offset + len(job))
-            job.future.set_result(Served(part, steps, self.engine.changes, images, len(jobs), offset))
-            offset += len(job)
-
     def _refuse(self, jobs: Sequence[_Job], error: Exception) -> None:
         lost = isinstance(error, StateLostError)
         detail = str(error) if lost else "The adapter failed on these images. Its state is as it was before."
@@ -293,6 +320,15 @@ class Service:
                 refusal = RefusedError(503 if lost else 500, detail)
                 refusal.__cause__ = error
                 job.future.set_exception(refusal)
+
+
+def _replies(jobs: Sequence[_Job], answer: Answer, steps: int, changes: int) -> Iterator[Served]:
+    """The part of a batch's answer that belongs to each request."""
+    images, offset = sum(map(len, jobs)), 0
+    for job in jobs:
+        reply = Served(answer.part(offset, offset + len(job)), steps, changes, images, len(jobs), offset)
+        yield reply if job.render is None else replace(reply, body=job.render(reply))
+        offset += len(job)
 
 
 def _stopping() -> RefusedError:

@@ -78,12 +78,12 @@ def train(
         model: Network from images in [0, 1] to logits.
         loader: Source batches of `vcotta.data.batches`, with a ``shuffle_seed``.
         config: Length, step size and augmentation.
-        runtime: Device and precision.
+        runtime: Device and precision; None for the device that the model is on.
         progress: Called after each epoch with (epochs done, epochs, mean loss of the epoch); a resumed training first
             calls it with not-a-number.
         checkpoint: File to write after an epoch, at most every half a minute, and to resume from if it exists. It
             stays after the training; training again with it only loads the result. With it Ctrl-C waits for the end of
-            the epoch and writes the file; a second Ctrl-C does not wait.
+            the epoch, about ten seconds at most, and writes the file; a second Ctrl-C does not wait.
 
     Returns:
         The same ``model``, on the runtime's device.
@@ -92,7 +92,7 @@ def train(
         FloatingPointError: The loss of an epoch is not finite.
         ValueError: The checkpoint is damaged, or of another network or other settings.
     """
-    runtime = (runtime or Runtime()).fit_for(model)
+    runtime = (runtime or Runtime.on_device_of(model)).fit_for(model)
     runtime.place(model)
     steps = config.epochs * len(loader)
     optimiser = torch.optim.SGD(
@@ -126,6 +126,7 @@ def train(
                         optimiser.step()
                         schedule.step()
                     total, count = total + loss.detach() * len(labels), count + len(labels)
+                    state.after_batch(epoch, config.epochs)
             mean = total.item() / count
             if not math.isfinite(mean):
                 raise FloatingPointError(

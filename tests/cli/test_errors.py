@@ -1,0 +1,121 @@
+"""Mistakes are one line; the user's own code keeps its traceback."""
+
+from __future__ import annotations
+
+import pytest
+
+from vcotta.experiments import build, grid
+from vcotta.methods import registry
+
+METHOD = """
+from dataclasses import dataclass
+from vcotta.methods import TENT, TENTConfig
+
+@dataclass(frozen=True)
+class MineConfig(TENTConfig):
+    strength: float = 1.0
+
+class Mine(TENT):
+    name = "mine"
+    Config = MineConfig
+
+    def predict_and_adapt(self, images):
+        return images.nonsense(2)
+
+class Deep(TENT):
+    name = "deep"
+
+    def predict_and_adapt(self, images):
+        return {}["nothing"] if len(images) < 2 else int("not a number")
+"""
+NETWORK = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(3, 10)
+
+    def forward(self, x):
+        return self.fc(None + x)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(registry, "REGISTERED", dict(registry.REGISTERED))
+    monkeypatch.setattr(build, "train", lambda model, *_, **__: model.eval())
+    (tmp_path / "mine.py").write_text(METHOD)
+    (tmp_path / "net.py").write_text(NETWORK)
+    (tmp_path / "broken.py").write_text("import math\n\nmath.sqrt(-1)\n")
+
+
+RUN = ("run", "--limit", "4", "--corruptions", "fog", "--out", "x", "--method")
+
+
+@pytest.mark.parametrize(
+    ("words", "line", "message"),
+    [
+        ((*RUN, "mine.py:Deep"), 'int("not a number")', "ValueError: invalid literal"),
+        (("run", "--method", "bn", "--model", "net.py:Net", "--out", "x"), "self.fc(None + x)", "does not take images"),
+        ((*RUN, "broken.py:Mine"), "math.sqrt(-1)", "Expected to import"),
+    ],
+    ids=["method", "network", "import"],
+)
+def test_an_error_in_the_users_own_code_keeps_its_traceback(command, words, line, message) -> None:
+    code, _, err = command(*words)
+    assert code == 1
+    assert "Traceback (most recent call last)" in err
+    assert line in err
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((*RUN, "mine.py:Mine", "--set", "lr=-1"), "Expected `lr` to be at least 0, but got -1."),
+        ((*RUN, "mine.py:Mine", "--set", "strenth=1"), "Did you mean 'strength'?"),
+        ((*RUN, "mine.py:Nobody"), "Expected the Class in mine.py"),
+    ],
+)
+def test_mistakes_around_the_users_own_code_are_one_line(command, words, text) -> None:
+    code, _, err = command(*words)
+    assert code == 2
+    assert err.startswith("Error: ")
+    assert text in err
+    assert len(err.splitlines()) == 1
+
+
+def test_debug_shows_where_any_error_happened(command) -> None:
+    for words in (("run", "--debug", "--method", "vcota", "--out", "x"), ("--debug", *RUN, "vcota")):
+        with pytest.raises(ValueError, match="Did you mean 'vcotta'"):
+            command(*words)
+
+
+def test_an_error_that_no_one_foresaw_is_one_line_with_advice_to_debug(command, monkeypatch) -> None:
+    monkeypatch.setattr(grid, "stream_for", lambda spec: int("seven"))
+    monkeypatch.setitem(globals(), "__name__", "torch.tests")  # the frame of this test counts as a library's
+    code, _, err = command(*RUN, "bn")
+    assert code == 2
+    assert err == "Error: invalid literal for int() with base 10: 'seven' Add --debug to see where this happened.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ((*RUN, "tent", "--lr", "0.001"), "No such option: --lr. It is a setting of tent: write --set lr=0.001."),
+        ((*RUN, "tent", "--lr=1e-4"), "It is a setting of tent: write --set lr=1e-4."),
+        ((*RUN, "vcotta", "--kl-lambda", "2"), "It is a setting of vcotta: write --set kl_lambda=2."),
+        (("run", "--views", "8"), "write --set views=8."),
+    ],
+)
+def test_an_option_that_is_a_setting_of_the_method_is_answered_with_set(command, words, hint) -> None:
+    code, _, err = command(*words)
+    assert code == 2
+    assert hint in err
+    assert len(err.splitlines()) == 1
+
+
+def test_another_unknown_option_has_no_such_hint(command) -> None:
+    for words in ((*RUN, "tent", "--speed", "9"), (*RUN, "tent", "--views", "9"), ("check", "--views", "9")):
+        assert "It is a setting" not in command(*words)[2]
