@@ -7,6 +7,7 @@ themselves: there the batch's statistics are trusted and the label prior is flat
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from vcotta._util.validation import Settings
 
-__all__ = ["LabelPrior", "StreamSettings", "class_diversity"]
+__all__ = ["ClumpWarning", "LabelPrior", "StreamSettings", "class_diversity"]
 
 PRIOR_IMAGES = 8
 """Images that the source's statistics count as beside those of the batch."""
@@ -83,11 +84,11 @@ def class_diversity(log_probs: Tensor) -> Tensor:
 class LabelPrior:
     r"""The label prior of a stream, inferred from predictions, with its own uncertainty.
 
-    The labels of the batch and of the last `WINDOW` images share a prior :math:`\pi \sim \mathrm{Dirichlet}(a, ..., a)`.
-    Twenty steps of EM (Saerens et al., 2002, with this prior) give :math:`\pi` and the predictions
-    :math:`r_{ic} \propto p_{ic} \pi_c`. The concentration a is learned along the stream by matching the second moment
-    :math:`E \sum_c \pi_c^2 = (a + 1) / (C a + 1)`, corrected for the number of images. In random order it becomes
-    large and the prior flat; where classes come in clumps it becomes small.
+    The labels of the batch and of the last `WINDOW` images share a prior :math:`\pi`, drawn from a symmetric Dirichlet
+    distribution of concentration a. Twenty steps of EM (Saerens et al., 2002, with this prior) give :math:`\pi` and the
+    predictions :math:`r_{ic} \propto p_{ic} \pi_c`. The concentration is learned along the stream by matching the
+    second moment :math:`E \sum_c \pi_c^2 = (a + 1) / (C a + 1)`, corrected for the number of images: in random order it
+    becomes large and the prior flat; where classes come in clumps it becomes small.
 
     Example:
         >>> prior, sure = LabelPrior(), torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log()
@@ -154,3 +155,26 @@ class LabelPrior:
         self.squares, self.seen = float(state["squares"]), float(state["seen"])
         found = (state.get(name) for name in ("counts", "moment"))
         self.counts, self.moment = (None if one is None else one.to(device, copy=True) for one in found)
+
+
+class ClumpWarning:
+    """Warns once if batches that are normalised by their own statistics seem to hold too few classes for that."""
+
+    def __init__(self) -> None:
+        self.images = 0
+        self.diversity = 1.0
+        self.done = False
+
+    def see(self, images: int, diversity: float, method: str) -> None:
+        """Take in a batch, and warn if the mean over some hundred images is below a half."""
+        self.images += images
+        self.diversity += min(1.0, images / 200) * (diversity - self.diversity)
+        if self.done or self.images < 400 or self.diversity >= 0.5:
+            return
+        self.done = True
+        warnings.warn(
+            f"The batches of this stream seem to hold few classes: {self.diversity:.0%} of the variety of a stream in "
+            f"random order. {method} normalises each batch by its own statistics, which misleads it there. "
+            "Try statistics='inferred' and label_prior=True.",
+            stacklevel=4,
+        )

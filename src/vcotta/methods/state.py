@@ -45,6 +45,7 @@ def adapter_state(adapter: Adapter, clone: bool = True) -> dict[str, Any]:
         "counters": {"steps": adapter.steps, "skipped": adapter.skipped},
         "recent": adapter._recent.clone(),
         "guard": None if adapter._watch is None else adapter._watch.state_dict(),
+        "label_prior": None if adapter._label_prior is None else adapter._label_prior.state_dict(),
     }
 
 
@@ -77,6 +78,8 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
     adapter._recent = state["recent"].to(adapter.runtime.device, copy=True)
     if adapter._watch is not None:
         adapter._watch.load_state_dict(state["guard"])
+    if adapter._label_prior is not None:
+        adapter._label_prior.load_state_dict(state["label_prior"], adapter.runtime.device)
     adapter.last, adapter.signals = {}, {}
 
 

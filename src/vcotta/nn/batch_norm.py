@@ -30,10 +30,6 @@ __all__ = [
 ]
 
 
-Kept = dict[int, tuple[Tensor, Tensor]]
-"""Mean and variance by which layers normalised a pass, by the identity of their running mean."""
-
-
 def batch_norms(net: nn.Module) -> Iterator[_BatchNorm]:
     """Yield every BatchNorm layer."""
     return (module for module in net.modules() if isinstance(module, _BatchNorm))
@@ -112,8 +108,6 @@ class MixedStatistics(TorchFunctionMode):
         share: s.
         between: Add the variance between the two means, :math:`s(1-s)(\mu_B-\mu_S)^2`: the moments are then those of a
             pool of images of which the share s is the batch's.
-        kept: Statistics of each layer, to use instead if they are there, and else to be filled, by layer. With them a
-            second pass is normalised by the statistics of the first.
 
     Example:
         >>> norm = nn.BatchNorm1d(1).eval()
@@ -123,9 +117,9 @@ class MixedStatistics(TorchFunctionMode):
         tensor([0.0000, 1.6330])
     """
 
-    def __init__(self, share: float, *, between: bool = False, kept: Kept | None = None) -> None:
+    def __init__(self, share: float, *, between: bool = False) -> None:
         super().__init__()
-        self.share, self.between, self.kept = share, between, kept
+        self.share, self.between = share, between
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.batch_norm:
@@ -154,15 +148,11 @@ def _batch_norm(
                 running_mean.lerp_(mean.to(running_mean.dtype), momentum)
                 running_var.lerp_((variance * (count / (count - 1))).to(running_var.dtype), momentum)
         return normalise(x, mean, variance, weight, bias, eps)
-    if running_mean is not None and mode.kept is not None and id(running_mean) in mode.kept:
-        return normalise(x, *mode.kept[id(running_mean)], weight, bias, eps)
     if training or not mode.share or running_mean is None or running_var is None or count == 1:
         return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
     variance, mean = sharing.var_mean(x.to(torch.promote_types(x.dtype, running_mean.dtype)), dims)
     apart = mode.share * (1 - mode.share) * (mean - running_mean).square() if mode.between else 0.0
     mean, variance = running_mean.lerp(mean, mode.share), running_var.lerp(variance, mode.share) + apart
-    if mode.kept is not None:
-        mode.kept[id(running_mean)] = mean.detach(), variance.detach()
     return normalise(x, mean, variance, weight, bias, eps)
 
 
