@@ -121,7 +121,7 @@ MISTAKES = {
     "an unknown data set": (["run", "--method", "bn", "--dataset", "digit", "--out", "x"], "Did you mean 'digits'"),
     "an unknown option of a method": (
         ["run", "--method", "tent", "--out", "x", "--set", "rl=1"],
-        "one of lr, optimizer, but got 'rl'",
+        "one of statistics, label_prior, lr, optimizer, but got 'rl'",
     ),
     "a malformed setting": (["run", "--method", "tent", "--out", "x", "--set", "lr"], "OPTION=VALUE"),
     "a severity of 0": (["run", "--method", "bn", "--out", "x", "--severity", "0"], "1 to 5"),

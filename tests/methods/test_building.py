@@ -105,7 +105,8 @@ def test_unknown_names_and_options_suggest_the_nearest(tiny) -> None:
 
 
 def test_an_adapter_prints_its_settings(tiny) -> None:
-    assert repr(build_adapter("tent", tiny(), lr=0.5)) == "TENT(TENTConfig(lr=0.5, optimizer='adam'), seed=0, steps=0)"
+    settings = "statistics='batch', label_prior=False, lr=0.5, optimizer='adam'"
+    assert repr(build_adapter("tent", tiny(), lr=0.5)) == f"TENT(TENTConfig({settings}), seed=0, steps=0)"
 
 
 def test_bf16_and_channels_last_change_the_outputs_little(tiny, images) -> None:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Positive, Settings, UnitInterval
+from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Positive, UnitInterval
 from vcotta.methods.base import Adapter
 from vcotta.methods.card import Card
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.layers import classifier
 from vcotta.methods.parts.mean_teacher import student_and_teacher, update_teacher
 from vcotta.methods.registry import register_method
@@ -23,7 +24,7 @@ __all__ = ["AdaContrast", "AdaContrastConfig"]
 
 
 @dataclass(frozen=True)
-class AdaContrastConfig(Settings):
+class AdaContrastConfig(StreamSettings):
     """Settings of AdaContrast for all data sets, from the re-implementation in RMT's benchmark ("re-impl.").
 
     Attributes:

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from vcotta.bayes import is_variational
 from vcotta.methods.card import Declared
+from vcotta.methods.class_mix import CAUTIOUS, PRIOR_IMAGES, ClumpWarning, LabelPrior, class_diversity
 from vcotta.methods.guard import Guard, Watch
 from vcotta.methods.parts.losses import entropy
 from vcotta.methods.passes import Passes
 from vcotta.methods.prediction import RECENT, Prediction, abstain, check_request, decompose
 from vcotta.methods.state import adapter_state, load_adapter_state
-from vcotta.nn.batch_norm import freeze_statistics, join_views, use_batch_statistics
+from vcotta.nn.batch_norm import batch_norms, freeze_statistics, join_views, use_batch_statistics
 from vcotta.nn.distributed import World
 from vcotta.nn.inputs import SourceBatches, check_accepted, check_images, check_network
 from vcotta.nn.optim import OptimizerName
@@ -80,6 +81,8 @@ class Adapter(Declared, Passes, ABC):
     skipped: int
     _rng: OwnRng
     _recent: Tensor
+    _label_prior: LabelPrior | None
+    _diversity: float
 
     @torch.inference_mode(False)
     def __init__(
@@ -116,6 +119,7 @@ class Adapter(Declared, Passes, ABC):
         self.start = self.runtime.place(copy.deepcopy(model)).requires_grad_(False)
         join_views(self.start)  # the model may be another adapter's
         freeze_statistics(self.start)
+        self._normalises = any(True for _ in batch_norms(self.start))
         self._accepted: dict[tuple[int, ...], int] = {}  # classes by shape of the images
         self._notes = {}
         self._fixed_shape: tuple[int, ...] | None = None
@@ -169,17 +173,22 @@ class Adapter(Declared, Passes, ABC):
         images = self._valid(images)
         self._notes = _new_notes()
         with self._rng.scope(), self.world.active(), torch.enable_grad():
+            self._look_at_classes(images)
             log_probs = self.predict_and_adapt(images).detach()
+        log_probs = self._with_label_prior(log_probs, update=True)
         self._recent = torch.cat([self._recent, entropy(log_probs)])[-RECENT:]
         watched = {f"guard {key}": value for key, value in self._watched(images, log_probs).items()}
         self.steps += 1
-        read = _read(self._notes | watched)
+        read = _read(self._notes | watched | {"diversity": class_diversity(log_probs)})
+        diversity = read.pop("diversity")
         self.last = {key: value for key, value in read.items() if key not in watched}
         self.skipped += self.last["skipped"]
         signals = {key.removeprefix("guard "): read[key] for key in watched}
         self.signals = {name: value for name, value in signals.items() if not isinstance(value, bool)}
         if self._watch is not None:
             self._watch.act(self, signals)
+        if getattr(self.config, "statistics", None) == "batch" and self._normalises:
+            self._clumps.see(len(images), diversity, self.name)
         return log_probs
 
     @_exclusive
@@ -209,7 +218,13 @@ class Adapter(Declared, Passes, ABC):
         self._notes = _new_notes()
         try:
             with rng.scope(), torch.no_grad():
+                self._look_at_classes(images)
                 log_probs, draws, alpha = self.predict_only(images, samples)
+            if self._label_prior is not None:
+                log_probs, draws = (
+                    self._label_prior(log_probs),
+                    torch.stack([self._label_prior(draw) for draw in draws]),
+                )
         finally:
             self._notes, self._compiled_shape = before
         withheld = abstain(entropy(log_probs), self._recent, coverage)
@@ -230,6 +245,9 @@ class Adapter(Declared, Passes, ABC):
         self.signals = {}
         self._recent = torch.empty(0, device=self.runtime.device)
         self._watch = None if self.guard is None else Watch(self.guard, self.runtime.device)
+        self._label_prior = LabelPrior() if getattr(self.config, "label_prior", False) else None
+        self._share, self._diversity = None, 1.0
+        self._clumps = ClumpWarning()
         self._rng = OwnRng(self.seed, self.runtime.device)
         self.restart()
 
@@ -267,6 +285,23 @@ class Adapter(Declared, Passes, ABC):
         if not self._watch.judged:
             self.watch(self.logits(self.start, images).log_softmax(-1), log_probs)
         return self._watch.signals()
+
+    def _with_label_prior(self, log_probs: Tensor, *, update: bool = False) -> Tensor:
+        return log_probs if self._label_prior is None else self._label_prior(log_probs, update=update)
+
+    @torch.no_grad()
+    def _look_at_classes(self, images: Tensor) -> None:
+        """Infer from a cautious pass of the source network how far this batch's statistics can be trusted."""
+        if getattr(self.config, "statistics", None) != "inferred":
+            return
+        most = len(images) / (len(images) + PRIOR_IMAGES)
+        self._share = min(CAUTIOUS, most)
+        log_probs = self.logits(self.start, images).log_softmax(-1)
+        self._diversity = float(
+            class_diversity(log_probs if self._label_prior is None else self._label_prior(log_probs))
+        )
+        self._share = self._diversity * most
+        self.note(class_diversity=self._diversity, share=self._share)
 
     def drift(self) -> Tensor | None:
         """KL(student || source) in nats per weight, on variational networks; None for other methods."""

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from vcotta._util.validation import NonNegativeInt, Settings, UnitInterval
+from vcotta._util.validation import NonNegativeInt, UnitInterval
 from vcotta.methods.base import Adapter
 from vcotta.methods.card import Card
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.registry import register_method
 from vcotta.nn.batch_norm import SavedStatistics, batch_norms
 
@@ -19,13 +20,14 @@ __all__ = ["BN", "BNConfig"]
 
 
 @dataclass(frozen=True)
-class BNConfig(Settings):
+class BNConfig(StreamSettings):
     """Settings of BN.
 
     Attributes:
         statistics: ``batch``: mean and biased variance of the batch (Nado et al.; the usual baseline). ``prior``: a
             mixture of the source's and the batch's, without memory (Schneider et al.). ``ema``: running statistics that
-            start at the source's and keep moving (re-implementation by Döbler et al.).
+            start at the source's and keep moving (re-implementation by Döbler et al.). ``inferred``: see
+            `StreamSettings`.
         alpha: Share of the batch in ``prior`` (0.1, for batches of one image; re-implementation). For batches of 200
             nothing is published; of 0.1, 0.5 and 0.9 we found 0.5 by far the best on held-out corruptions.
         prior_images: N, the number of images that the source's statistics count for in ``prior``: a batch of n has the
@@ -33,7 +35,7 @@ class BNConfig(Settings):
         momentum: Share of the batch in each move of ``ema`` (0.1, torch's default).
     """
 
-    statistics: Literal["batch", "prior", "ema"] = "batch"
+    statistics: Literal["batch", "prior", "ema", "inferred"] = "batch"  # type: ignore[assignment]
     alpha: UnitInterval = 0.1
     prior_images: NonNegativeInt | None = None
     momentum: UnitInterval = 0.1

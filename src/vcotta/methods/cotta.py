@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from vcotta._util.validation import NonNegative, NonNegativeInt, Settings, UnitInterval
+from vcotta._util.validation import NonNegative, NonNegativeInt, UnitInterval
 from vcotta.methods.card import Card
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.losses import cross_entropy, symmetric_cross_entropy
 from vcotta.methods.parts.mean_teacher import restore_randomly, update_teacher
 from vcotta.methods.parts.view_average import ViewAveraging
@@ -19,7 +20,7 @@ __all__ = ["CoTTA", "CoTTAConfig"]
 
 
 @dataclass(frozen=True)
-class CoTTAConfig(Settings):
+class CoTTAConfig(StreamSettings):
     """Settings of CoTTA; defaults for CIFAR10-C from the official code.
 
     Attributes:

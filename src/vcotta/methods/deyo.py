@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vcotta._util.validation import Count, NonNegative, Settings, between
+from vcotta._util.validation import Count, NonNegative, between
 from vcotta.methods.card import Card
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.losses import entropy
 from vcotta.methods.parts.reliable import NormalisationAdapter, entropy_ceiling, is_below, masked_mean
 from vcotta.methods.registry import register_method
@@ -20,7 +21,7 @@ __all__ = ["DeYO", "DeYOConfig"]
 
 
 @dataclass(frozen=True)
-class DeYOConfig(Settings):
+class DeYOConfig(StreamSettings):
     """Settings of DeYO; ImageNet-C's from the official code, CIFAR's from the re-implementation by Döbler et al.
 
     Attributes:

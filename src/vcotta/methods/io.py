@@ -60,9 +60,12 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, runtim
                 "of your own, import its module first: its class needs the decorator @vcotta.register_method."
             )
         method = find_method(state["method"])
-        config = method.Config(**state["config"])
-        guard = Guard(**state["guard"]["settings"]) if state["guard"] else None
-        runtime = runtime or Runtime(**content["runtime"])
+        try:
+            config = method.Config(**state["config"])
+            guard = Guard(**state["guard"]["settings"]) if state["guard"] else None
+            runtime = runtime or Runtime(**content["runtime"])
+        except ValueError as error:  # it names the setting, but not the file
+            raise TypeError(error) from error
         if model is None:
             model = _rebuild(architecture["network"], state["networks"]["start"], path)
         if architecture["variational"] and not is_variational(model):

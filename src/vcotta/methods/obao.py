@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vcotta._util.validation import Count, NonNegative, Settings, UnitInterval
+from vcotta._util.validation import Count, NonNegative, UnitInterval
 from vcotta.methods.base import Adapter
 from vcotta.methods.card import Card
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.class_features import class_sums, cosine_similarities, source_prototypes
 from vcotta.methods.parts.layers import classifier
 from vcotta.methods.parts.losses import entropy, symmetric_cross_entropy
@@ -26,7 +27,7 @@ __all__ = ["OBAO", "OBAOConfig"]
 
 
 @dataclass(frozen=True)
-class OBAOConfig(Settings):
+class OBAOConfig(StreamSettings):
     """Settings of OBAO; defaults for CIFAR10-C from the official code.
 
     Attributes:

@@ -9,9 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vcotta._util.validation import NonNegative, Positive, Settings, UnitInterval
+from vcotta._util.validation import NonNegative, Positive, UnitInterval
 from vcotta.methods.base import Adapter
 from vcotta.methods.card import Card
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.losses import cross_entropy, entropy
 from vcotta.methods.parts.reliable import is_below, masked_mean
 from vcotta.methods.registry import register_method
@@ -25,7 +26,7 @@ _EPS = 1e-8  # of the ratio, and of Adam
 
 
 @dataclass(frozen=True)
-class PALMConfig(Settings):
+class PALMConfig(StreamSettings):
     """Settings of PALM; defaults for CIFAR10-C from the official configuration.
 
     Attributes:

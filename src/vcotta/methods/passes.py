@@ -32,17 +32,20 @@ class Passes:
     _notes: dict[str, Any]
     _watch: Watch | None
     _compiled_shape: tuple[int, ...] | None
+    _share: float | None = None  # of the batch at hand, where statistics are inferred
 
     def logits(self, net: nn.Module, images: Tensor, *, batch_statistics: bool = True) -> Tensor:
         """One counted forward pass in the chosen precision, as float32 logits (float64 for ``fp64``).
 
-        BatchNorm uses the statistics of the batch, or their share in a mixture with the source's (`share_of_batch`).
+        BatchNorm uses the statistics of the batch, or their share in a mixture with the source's (`share_of_batch`, or
+        what was inferred of this batch).
         """
-        share = self.share_of_batch(len(images)) if batch_statistics else 0.0
+        inferred = self._share is not None
+        share = (self._share if inferred else self.share_of_batch(len(images))) if batch_statistics else 0.0
         whole = share == 1 and len(images) > 1
         use_batch_statistics(net, whole)
         self._notes["forwards"] += 1
-        with MixedStatistics(share) if share and not whole else nullcontext():
+        with MixedStatistics(share, between=inferred) if share and not whole else nullcontext():
             return current().split(lambda rows: self.runtime.forward(net, rows), images)
 
     def share_of_batch(self, count: int) -> float:
@@ -64,14 +67,15 @@ class Passes:
 
         With ``Runtime.compile`` many views make one compiled pass, in which BatchNorm keeps their statistics apart. It
         is compiled for the shape of the first batch, or that of `compile_for`; batches of other shapes run uncompiled.
+        Nothing is compiled where statistics are inferred.
         """
         count, batch = views.shape[:2]
-        together = self.runtime.compile and batch > 1
+        together = self.runtime.compile and batch > 1 and self._share is None
         if together:
             self._compiled_shape = tuple(views.shape[1:]) if self._compiled_shape is None else self._compiled_shape
             together = self._compiled_shape == tuple(views.shape[1:])
         if current().is_shared:  # one exchange of statistics for all views instead of one for each
-            together = batch > 1
+            together = batch > 1 and self._share is None
         if not together or not keep_views_apart(net):
             return torch.stack([self.logits(net, view) for view in views])
         self._notes["forwards"] += count

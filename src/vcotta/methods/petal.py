@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Settings, UnitInterval
+from vcotta._util.validation import Count, NonNegative, NonNegativeInt, UnitInterval
 from vcotta.methods.card import Card
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.losses import cross_entropy, symmetric_cross_entropy
 from vcotta.methods.parts.mean_teacher import fisher_information, restore_least, restore_randomly, update_teacher
 from vcotta.methods.parts.view_average import ViewAveraging
@@ -28,7 +29,7 @@ _CONSTANT_EPOCHS = 2  # of SWAG with the first step size; snapshots are taken fr
 
 
 @dataclass(frozen=True)
-class PETALConfig(Settings):
+class PETALConfig(StreamSettings):
     """Settings of PETAL; defaults for CIFAR10-C from the official configuration.
 
     Attributes:

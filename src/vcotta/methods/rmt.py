@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Positive, Settings, UnitInterval
+from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Positive, UnitInterval
 from vcotta.methods.base import Adapter
 from vcotta.methods.card import Card
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.class_features import make_projector, prototype_contrast, source_prototypes
 from vcotta.methods.parts.layers import classifier
 from vcotta.methods.parts.losses import symmetric_cross_entropy
@@ -25,7 +26,7 @@ __all__ = ["RMT", "RMTConfig"]
 
 
 @dataclass(frozen=True)
-class RMTConfig(Settings):
+class RMTConfig(StreamSettings):
     """Settings of RMT; defaults for CIFAR10-C from the official code, without source data at test time.
 
     Attributes:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from vcotta._util.validation import NonNegative, Positive, Settings, UnitInterval
+from vcotta._util.validation import NonNegative, Positive, UnitInterval
 from vcotta.methods.card import Card
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.losses import soft_likelihood_ratio, symmetric_cross_entropy
 from vcotta.methods.parts.reliable import NormalisationAdapter
 from vcotta.methods.registry import register_method
@@ -26,7 +27,7 @@ _ROUNDING = 1e-6  # smaller differences of cosines or entropies may be float32 r
 
 
 @dataclass(frozen=True)
-class ROIDConfig(Settings):
+class ROIDConfig(StreamSettings):
     """Settings of ROID; defaults for CIFAR10-C from the official code.
 
     Attributes:

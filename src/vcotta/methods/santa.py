@@ -9,9 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vcotta._util.validation import NonNegative, Positive, Settings
+from vcotta._util.validation import NonNegative, Positive
 from vcotta.methods.base import Adapter
 from vcotta.methods.card import Card
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.class_features import make_projector, prototype_contrast, source_prototypes
 from vcotta.methods.parts.layers import classifier, train_only_normalisation
 from vcotta.methods.parts.losses import cross_entropy
@@ -23,7 +24,7 @@ __all__ = ["SANTA", "SANTAConfig"]
 
 
 @dataclass(frozen=True)
-class SANTAConfig(Settings):
+class SANTAConfig(StreamSettings):
     """Settings of SANTA; defaults for CIFAR10-C from the code the authors contributed to the TTA benchmark of RMT.
 
     Attributes:

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from vcotta._util.validation import NonNegative, Settings
+from vcotta._util.validation import NonNegative
 from vcotta.methods.card import Card
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.layers import train_early_normalisation
 from vcotta.methods.parts.losses import entropy
 from vcotta.methods.parts.reliable import NormalisationAdapter, entropy_ceiling, is_below, masked_mean
@@ -23,7 +24,7 @@ _MEMORY = 0.9  # of the running loss, as in the official code
 
 
 @dataclass(frozen=True)
-class SARConfig(Settings):
+class SARConfig(StreamSettings):
     """Settings of SAR; ImageNet-C's from the official code, CIFAR's from the re-implementation by Döbler et al.
 
     Attributes:

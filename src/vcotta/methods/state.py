@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.nn.inputs import other_shape
 from vcotta.nn.optim import load_optimizer
 
@@ -45,6 +46,7 @@ def adapter_state(adapter: Adapter, clone: bool = True) -> dict[str, Any]:
         "counters": {"steps": adapter.steps, "skipped": adapter.skipped},
         "recent": adapter._recent.clone(),
         "guard": None if adapter._watch is None else adapter._watch.state_dict(),
+        **({} if adapter._label_prior is None else {"label_prior": adapter._label_prior.state_dict()}),
     }
 
 
@@ -77,6 +79,8 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
     adapter._recent = state["recent"].to(adapter.runtime.device, copy=True)
     if adapter._watch is not None:
         adapter._watch.load_state_dict(state["guard"])
+    if adapter._label_prior is not None:
+        adapter._label_prior.load_state_dict(state["label_prior"], adapter.runtime.device)
     adapter.last, adapter.signals = {}, {}
 
 
@@ -91,8 +95,9 @@ def _check_origin(adapter: Adapter, state: dict[str, Any]) -> None:
         raise ValueError("Expected an adapter's state, but its counters or random numbers are missing.")
     if state["rng"]["cpu"].shape != adapter._rng.state_dict()["cpu"].shape:
         raise ValueError("Expected the state of torch's random numbers, but it has another size: the state is damaged.")
+    defaults = {field.name: field.default for field in fields(StreamSettings)}  # of states made before these existed
     for key, ours in asdict(adapter.config).items():
-        theirs = state["config"].get(key)
+        theirs = state["config"].get(key, defaults.get(key))
         if theirs != ours:
             raise ValueError(
                 f"The state was made with {key}={theirs!r}, this adapter has {key}={ours!r}. "

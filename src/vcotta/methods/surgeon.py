@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vcotta._util.validation import Count, NonNegative, Settings
+from vcotta._util.validation import Count, NonNegative
 from vcotta.methods.base import Adapter
 from vcotta.methods.card import Card
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.losses import cross_entropy, entropy
 from vcotta.methods.parts.reliable import entropy_ceiling, is_below, masked_mean
 from vcotta.methods.registry import register_method
@@ -24,7 +25,7 @@ __all__ = ["SURGEON", "SURGEONConfig"]
 
 
 @dataclass(frozen=True)
-class SURGEONConfig(Settings):
+class SURGEONConfig(StreamSettings):
     """Settings of SURGEON; defaults for CIFAR10-C from the official code.
 
     Attributes:

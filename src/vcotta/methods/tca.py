@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vcotta._util.validation import NonNegative, NonNegativeInt, Settings, UnitInterval
+from vcotta._util.validation import NonNegative, NonNegativeInt, UnitInterval
 from vcotta.methods.card import Card
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.class_features import class_centres, intra_class, intra_distance, pair_weights, uniformity
 from vcotta.methods.parts.layers import classifier
 from vcotta.methods.parts.losses import symmetric_cross_entropy
@@ -24,7 +25,7 @@ __all__ = ["TCA", "TCAConfig"]
 
 
 @dataclass(frozen=True)
-class TCAConfig(Settings):
+class TCAConfig(StreamSettings):
     """Settings of TCA; defaults for CIFAR10-C from the official code, those it shares with CoTTA from CoTTA's.
 
     Attributes:

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from vcotta._util.validation import NonNegative, Settings
+from vcotta._util.validation import NonNegative
 from vcotta.methods.card import Card
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.losses import entropy
 from vcotta.methods.parts.reliable import NormalisationAdapter
 from vcotta.methods.registry import register_method
@@ -18,7 +19,7 @@ __all__ = ["TENT", "TENTConfig"]
 
 
 @dataclass(frozen=True)
-class TENTConfig(Settings):
+class TENTConfig(StreamSettings):
     """Settings of TENT; defaults for CIFAR from the official configuration.
 
     Attributes:

@@ -11,10 +11,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Positive, Settings, UnitInterval
+from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Positive, UnitInterval
 from vcotta.bayes import kl_divergence, mixture_kl_bound, sampling, variational_parameters
 from vcotta.methods.base import Adapter, OptimizerName
 from vcotta.methods.card import Card, Preset
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.losses import cross_entropy, entropy, symmetric_cross_entropy
 from vcotta.methods.parts.mean_teacher import student_and_teacher, update_teacher
 from vcotta.methods.parts.prior_mixture import AlphaRule, filter_views, mix, mixing_weight
@@ -77,7 +78,7 @@ not been measured. ``paper`` has the paper's method, values and warm-up. ``autho
 
 
 @dataclass(frozen=True)
-class VCoTTAConfig(Settings):
+class VCoTTAConfig(StreamSettings):
     """Settings of VCoTTA; the defaults are those of the preset ``best``.
 
     Attributes:
@@ -320,8 +321,8 @@ class VCoTTA(Adapter):
         update_teacher(teacher, student, beta, self.minimise(fit + kl), compiled=compiled)
 
     def _scale_step(self, count: int) -> float:
-        """Set the step size for a batch of this size, and return its share of a full batch's."""
-        share = self._fullness(count)
+        """Set the step size for this batch, and return its share of that of a full and diverse one."""
+        share = self._fullness(count) * self._diversity
         assert self.optimizer is not None
         for group in self.optimizer.param_groups:
             group["lr"] = share * group["initial_lr"]

@@ -104,6 +104,11 @@ class MixedStatistics(TorchFunctionMode):
 
     Where processes share a batch (`vcotta.nn.distributed`), the batch's statistics are those of the whole batch.
 
+    Args:
+        share: s.
+        between: Add the variance between the two means, :math:`s(1-s)(\mu_B-\mu_S)^2`: the moments are then those of a
+            pool of images of which the share s is the batch's.
+
     Example:
         >>> norm = nn.BatchNorm1d(1).eval()
         >>> with torch.no_grad(), MixedStatistics(0.5):
@@ -112,18 +117,18 @@ class MixedStatistics(TorchFunctionMode):
         tensor([0.0000, 1.6330])
     """
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, *, between: bool = False) -> None:
         super().__init__()
-        self.share = share
+        self.share, self.between = share, between
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.batch_norm:
-            return _batch_norm(self.share, *args, **(kwargs or {}))
+            return _batch_norm(self, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
 def _batch_norm(
-    share: float,
+    mode: MixedStatistics,
     x: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
@@ -143,10 +148,11 @@ def _batch_norm(
                 running_mean.lerp_(mean.to(running_mean.dtype), momentum)
                 running_var.lerp_((variance * (count / (count - 1))).to(running_var.dtype), momentum)
         return normalise(x, mean, variance, weight, bias, eps)
-    if training or not share or running_mean is None or running_var is None or count == 1:
+    if training or not mode.share or running_mean is None or running_var is None or count == 1:
         return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
     variance, mean = sharing.var_mean(x.to(torch.promote_types(x.dtype, running_mean.dtype)), dims)
-    mean, variance = running_mean.lerp(mean, share), running_var.lerp(variance, share)
+    apart = mode.share * (1 - mode.share) * (mean - running_mean).square() if mode.between else 0.0
+    mean, variance = running_mean.lerp(mean, mode.share), running_var.lerp(variance, mode.share) + apart
     return normalise(x, mean, variance, weight, bias, eps)
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vcotta._util.validation import NonNegative, Settings
+from vcotta._util.validation import NonNegative
 from vcotta.methods.base import Adapter
+from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.layers import train_early_normalisation, train_only_normalisation
 from vcotta.methods.parts.losses import entropy
 from vcotta.nn.optim import OptimizerName
@@ -85,7 +86,7 @@ class NormalisationAdapter(Adapter):
 
 
 @dataclass(frozen=True)
-class ETAConfig(Settings):
+class ETAConfig(StreamSettings):
     """Settings that EATA and RDumb share.
 
     Attributes:
