@@ -252,7 +252,7 @@ def configure(name: str, *, dataset: str | None = None, preset: str | None = Non
 
     Example:
         >>> configure("tent", lr=1e-4)
-        TENTConfig(lr=0.0001, optimizer='adam')
+        TENTConfig(statistics='batch', label_prior=False, lr=0.0001, optimizer='adam')
         >>> configure("tent", dataset="imagenet").lr
         0.00025
     """
