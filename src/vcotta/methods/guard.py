@@ -47,7 +47,7 @@ class Guard(Settings):
         contradiction: Largest share of the recent images the source is sure of (probability 0.9) that the adapted
             network may classify otherwise.
         collapse: Largest total variation, 0 to 1, between the class histograms of recent and of past predictions.
-            Switch it off for streams sorted by class, which look like a collapse.
+            A stream sorted by class looks like one, see `vcotta.methods.class_mix`.
         overconfidence: Largest share of the source's mean entropy over recent images that the adapted network may have
             lost. Source entropies below 1 % of log C count as that.
         drift: KL(student || source) per weight may be this many times its value after ``window`` images, or this many
@@ -58,8 +58,8 @@ class Guard(Settings):
             all but the histograms. Entropies and contradictions are averaged over a fifth of it.
 
     Example:
-        >>> Guard(collapse=None)  # for streams whose classes are sorted
-        Guard(unsure=0.3, contradiction=0.25, collapse=None, overconfidence=0.95, drift=10.0, pull=0.1, patience=20, \
+        >>> Guard(overconfidence=None)
+        Guard(unsure=0.3, contradiction=0.25, collapse=0.5, overconfidence=None, drift=10.0, pull=0.1, patience=20, \
 window=None)
     """
 
