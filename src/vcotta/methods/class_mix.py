@@ -128,8 +128,8 @@ class LabelPrior:
         for _ in range(20):
             counts = prior + (log_probs + counts.log()).softmax(-1).sum(0)
         posterior = (log_probs + counts.log()).log_softmax(-1)
-        if update and bool(posterior.isfinite().all()):
-            self._learn(past + posterior.exp().sum(0), keep, count)
+        if update:
+            self._learn(past + posterior.exp().nan_to_num(0).sum(0), keep, count)  # an answer of NaN counts as none
         return posterior
 
     def _learn(self, counts: Tensor, keep: float, count: int) -> None:
