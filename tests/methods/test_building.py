@@ -159,7 +159,7 @@ def test_a_device_is_short_for_its_runtime(tiny) -> None:
 def test_a_config_stands_in_for_the_options(tiny) -> None:
     config = vcotta.methods.TENTConfig(lr=0.5)
     assert build_adapter("tent", tiny(), config=config).config is config
-    with pytest.raises(ValueError, match=r"all settings in `config`, but got dataset, lr beside it.*vcotta\.configure"):
+    with pytest.raises(ValueError, match=r"all settings in `config`, but got lr beside it.*vcotta\.configure"):
         build_adapter("tent", tiny(), config=config, lr=0.1, dataset="digits")
     with pytest.raises(TypeError, match="Expected `config` to be a VCoTTAConfig, but got TENTConfig"):
         build_adapter("vcotta", tiny(), config=config, source=[])

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from vcotta.bayes import to_variational
-from vcotta.methods import build_adapter
-from vcotta.methods.class_mix import LabelPrior, _expected_entropy, class_diversity
+from vcotta.methods import Guard, build_adapter, configure, find_method
+from vcotta.methods.class_mix import LabelPrior, _expected_entropy, class_diversity, recorded_settings
 from vcotta.nn.batch_norm import MixedStatistics
 
 
@@ -143,11 +143,71 @@ def test_a_resumed_stream_with_both_inferences_equals_an_uninterrupted_one(metho
         assert torch.equal(whole(images), resumed(images))
 
 
-def test_a_method_that_cannot_cope_with_clumps_warns_once() -> None:
-    adapter, flat = build_adapter("bn", network()), 0.9 * torch.rand(1, 3, 8, 8).expand(100, -1, -1, -1)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(12):
-            adapter(flat + 0.001 * torch.rand(100, 3, 8, 8))
-    assert [str(one.message) for one in caught if "few classes" in str(one.message)] != []
-    assert len([one for one in caught if "statistics='inferred'" in str(one.message)]) == 1
+@pytest.mark.parametrize("method", ["adacontrast", "cotta", "eata", "roid", "sar", "tent", "vcotta"])
+def test_predictions_use_the_share_that_was_inferred(method) -> None:
+    images, kind = torch.rand(24, 3, 8, 8), find_method(method)
+    model = to_variational(network()) if kind.needs_variational else network()
+    source = [(torch.rand(16, 3, 8, 8), torch.arange(16) % 4)] if kind.needs_source else None
+    adapter = build_adapter(method, model, source=source, statistics="inferred", guard=False, lr=0.0)
+    assert (adapter(images) - network()(images).log_softmax(-1)).abs().max() > 1e-3
+    assert adapter.last["share"] > 0
+
+
+def test_a_label_prior_alone_never_alarms_the_guard() -> None:
+    guard = Guard(collapse=None, unsure=None, window=40)
+    adapter = build_adapter("tent", network(), lr=0.0, label_prior=True, statistics="inferred", guard=guard)
+    flat = 0.9 * torch.rand(1, 3, 8, 8).expand(20, -1, -1, -1)
+    for _ in range(30):
+        adapter(flat + 0.05 * torch.rand(20, 3, 8, 8))
+        assert "guard" not in adapter.last
+
+
+def colours(count: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """Images whose brightest channel is their class, and a network that finds it."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(count) % 4
+    images = 0.2 + 0.4 * torch.nn.functional.one_hot(labels, 4).float()[..., None, None].expand(-1, -1, 6, 6)
+    images = images + 0.2 * torch.rand(images.shape, generator=generator)
+    norm, last = nn.BatchNorm2d(4), nn.Linear(4, 4)
+    norm.running_mean, norm.running_var = images.mean((0, 2, 3)), images.var((0, 2, 3))
+    last.weight.data, last.bias.data = 5 * torch.eye(4), torch.zeros(4)
+    return nn.Sequential(norm, nn.AdaptiveAvgPool2d(1), nn.Flatten(), last).eval(), images, labels
+
+
+def test_a_sorted_stream_gives_one_warning_and_a_shuffled_one_none() -> None:
+    net, images, labels = colours(320)
+    for order, expected in ((labels.argsort(stable=True), 1), (torch.arange(320), 0)):
+        adapter = build_adapter("bn", net)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            answers = torch.cat([adapter(part).argmax(1) for part in images[order].split(16)])
+        assert len([one for one in caught if "statistics='inferred'" in str(one.message)]) == expected
+        assert ((answers != labels[order]).float().mean() > 0.5) == bool(expected)
+
+
+def test_inferred_statistics_answer_a_sorted_stream() -> None:
+    net, images, labels = colours(320)
+    order = labels.argsort(stable=True)
+    adapter = build_adapter("bn", net, statistics="inferred", label_prior=True)
+    answers = torch.cat([adapter(part).argmax(1) for part in images[order].split(16)])
+    assert (answers == labels[order]).all()
+
+
+def test_single_images_give_no_warning_about_classes() -> None:
+    adapter = build_adapter("bn", network())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(40):
+            adapter(torch.rand(1, 3, 8, 8))
+
+
+def test_looking_for_clumps_leaves_no_trace_in_what_is_recorded() -> None:
+    adapter = build_adapter("bn", network())
+    adapter(torch.rand(16, 3, 8, 8))
+    assert (adapter.last["forwards"], adapter.last.keys()) == (1, {"forwards", "backwards", "skipped"})
+
+
+def test_manifests_of_usual_settings_are_those_of_before_these_settings() -> None:
+    assert recorded_settings(configure("tent")) == {"lr": 1e-3, "optimizer": "adam"}
+    assert recorded_settings(configure("tent", label_prior=True))["label_prior"] is True
+    assert recorded_settings(configure("bn"))["statistics"] == "batch"  # BN's own field, which it always had

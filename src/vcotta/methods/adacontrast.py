@@ -139,7 +139,8 @@ class AdaContrast(Adapter):
         )
         update_teacher(teacher, student, config.beta, done)
         with torch.no_grad():
-            return self.logits(student, images, batch_statistics=False).log_softmax(-1)
+            inferred = self._share is not None  # else the student's own statistics, which have just moved
+            return self.logits(student, images, batch_statistics=inferred).log_softmax(-1)
 
     @torch.no_grad()
     def _labels(self, features: Tensor, logits: Tensor) -> Tensor:

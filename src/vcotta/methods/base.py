@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vcotta.bayes import is_variational
 from vcotta.methods.card import Declared
-from vcotta.methods.class_mix import CAUTIOUS, PRIOR_IMAGES, ClumpWarning, LabelPrior, class_diversity
+from vcotta.methods.class_mix import CAUTIOUS, PRIOR_IMAGES, ClumpWarning, LabelPrior, StreamSettings, class_diversity
 from vcotta.methods.guard import Guard, Watch
 from vcotta.methods.parts.losses import entropy
 from vcotta.methods.passes import Passes
@@ -174,21 +174,18 @@ class Adapter(Declared, Passes, ABC):
         self._notes = _new_notes()
         with self._rng.scope(), self.world.active(), torch.enable_grad():
             self._look_at_classes(images)
-            log_probs = self.predict_and_adapt(images).detach()
-        log_probs = self._with_label_prior(log_probs, update=True)
+            adapted = self.predict_and_adapt(images).detach()
+        log_probs = self._with_label_prior(adapted, update=True)
         self._recent = torch.cat([self._recent, entropy(log_probs)])[-RECENT:]
-        watched = {f"guard {key}": value for key, value in self._watched(images, log_probs).items()}
+        watched = {f"guard {key}": value for key, value in self._watched(images, adapted).items()}
         self.steps += 1
-        read = _read(self._notes | watched | {"diversity": class_diversity(log_probs)})
-        diversity = read.pop("diversity")
+        read = _read(self._notes | watched)
         self.last = {key: value for key, value in read.items() if key not in watched}
         self.skipped += self.last["skipped"]
         signals = {key.removeprefix("guard "): read[key] for key in watched}
         self.signals = {name: value for name, value in signals.items() if not isinstance(value, bool)}
         if self._watch is not None:
             self._watch.act(self, signals)
-        if getattr(self.config, "statistics", None) == "batch" and self._normalises:
-            self._clumps.see(len(images), diversity, self.name)
         return log_probs
 
     @_exclusive
@@ -218,7 +215,7 @@ class Adapter(Declared, Passes, ABC):
         self._notes = _new_notes()
         try:
             with rng.scope(), torch.no_grad():
-                self._look_at_classes(images)
+                self._look_at_classes(images, warn=False)
                 log_probs, draws, alpha = self.predict_only(images, samples)
             if self._label_prior is not None:
                 log_probs, draws = (
@@ -245,7 +242,8 @@ class Adapter(Declared, Passes, ABC):
         self.signals = {}
         self._recent = torch.empty(0, device=self.runtime.device)
         self._watch = None if self.guard is None else Watch(self.guard, self.runtime.device)
-        self._label_prior = LabelPrior() if getattr(self.config, "label_prior", False) else None
+        wanted = isinstance(self.config, StreamSettings) and self.config.label_prior
+        self._label_prior = LabelPrior() if wanted else None
         self._share, self._diversity = None, 1.0
         self._clumps = ClumpWarning()
         self._rng = OwnRng(self.seed, self.runtime.device)
@@ -290,18 +288,27 @@ class Adapter(Declared, Passes, ABC):
         return log_probs if self._label_prior is None else self._label_prior(log_probs, update=update)
 
     @torch.no_grad()
-    def _look_at_classes(self, images: Tensor) -> None:
-        """Infer from a cautious pass of the source network how far this batch's statistics can be trusted."""
-        if getattr(self.config, "statistics", None) != "inferred":
+    def _look_at_classes(self, images: Tensor, *, warn: bool = True) -> None:
+        """Infer from a cautious pass of the source network how far this batch's statistics can be trusted.
+
+        With ``statistics="batch"`` only now and then, to ``warn`` where they cannot be.
+        """
+        statistics = self.config.statistics if isinstance(self.config, StreamSettings) else None
+        inferred = statistics == "inferred"
+        looked = warn and statistics == "batch" and self._normalises and self._clumps.wants(len(images), self.steps + 1)
+        if not inferred and not looked:
             return
+        before = dict(self._notes)
         most = len(images) / (len(images) + PRIOR_IMAGES)
         self._share = min(CAUTIOUS, most)
         log_probs = self.logits(self.start, images).log_softmax(-1)
-        self._diversity = float(
-            class_diversity(log_probs if self._label_prior is None else self._label_prior(log_probs))
-        )
-        self._share = self._diversity * most
-        self.note(class_diversity=self._diversity, share=self._share)
+        diversity = float(class_diversity(self._with_label_prior(log_probs)))
+        if inferred:
+            self._diversity, self._share = diversity, diversity * most
+            self.note(class_diversity=diversity, share=self._share)
+        else:
+            self._share, self._notes = None, before  # as if nobody had looked
+            self._clumps.see(diversity, self.name)
 
     def drift(self) -> Tensor | None:
         """KL(student || source) in nats per weight, on variational networks; None for other methods."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vcotta._util.validation import Settings
 
-__all__ = ["ClumpWarning", "LabelPrior", "StreamSettings", "class_diversity"]
+__all__ = ["ClumpWarning", "LabelPrior", "StreamSettings", "class_diversity", "recorded_settings"]
 
 PRIOR_IMAGES = 8
 """Images that the source's statistics count as beside those of the batch."""
@@ -38,12 +38,22 @@ class StreamSettings(Settings):
     Attributes:
         statistics: ``batch``: BatchNorm uses the batch's statistics, as published. ``inferred``: the source's
             statistics are the prior and the batch is the evidence, whose weight counts classes and not only images;
-            see `class_diversity`. Costs one more forward pass.
+            see `class_diversity`. Costs one more forward pass and one wait for the device.
         label_prior: Infer the label prior of the stream and use it in the predictions, see `LabelPrior`.
     """
 
     statistics: Literal["batch", "inferred"] = field(default="batch", kw_only=True)
     label_prior: bool = field(default=False, kw_only=True)
+
+
+def recorded_settings(config: Any) -> dict[str, Any]:
+    """Return a config for a manifest: without the fields of `StreamSettings` that have their defaults.
+
+    So runs that were recorded before these fields existed are the same runs still.
+    """
+    own = type(config).__annotations__
+    usual = {one.name: one.default for one in fields(StreamSettings) if one.name not in own}
+    return {key: value for key, value in asdict(config).items() if key not in usual or value != usual[key]}
 
 
 @lru_cache(maxsize=64)
@@ -158,23 +168,30 @@ class LabelPrior:
 
 
 class ClumpWarning:
-    """Warns once if batches that are normalised by their own statistics seem to hold too few classes for that."""
+    """Warns once if batches that are normalised by their own statistics seem to hold too few classes for that.
+
+    It looks at the batches 1, 2, 4, 8 and so on of a stream, so that looking costs next to nothing.
+    """
 
     def __init__(self) -> None:
-        self.images = 0
-        self.diversity = 1.0
+        self.seen: list[float] = []
         self.done = False
 
-    def see(self, images: int, diversity: float, method: str) -> None:
-        """Take in a batch, and warn if the mean over some hundred images is below a half."""
-        self.images += images
-        self.diversity += min(1.0, images / 200) * (diversity - self.diversity)
-        if self.done or self.images < 400 or self.diversity >= 0.5:
+    def wants(self, images: int, step: int) -> bool:
+        """Whether to look at a batch of so many images, the ``step``-th of its stream."""
+        return not self.done and images > 1 and step & (step - 1) == 0
+
+    def see(self, diversity: float, method: str) -> None:
+        """Take in the diversity of a batch, and warn if the mean of four or more is below a half."""
+        if math.isfinite(diversity):
+            self.seen.append(diversity)
+        mean = sum(self.seen) / max(1, len(self.seen))
+        if len(self.seen) < 4 or mean >= 0.5:
             return
         self.done = True
         warnings.warn(
-            f"The batches of this stream seem to hold few classes: {self.diversity:.0%} of the variety of a stream in "
-            f"random order. {method} normalises each batch by its own statistics, which misleads it there. "
-            "Try statistics='inferred' and label_prior=True.",
-            stacklevel=4,
+            f"The batches of this stream seem to hold few classes: {mean:.0%} of the variety of a stream in random "
+            f"order. {method} normalises each batch by its own statistics, which misleads it there. Try "
+            "statistics='inferred' and label_prior=True.",
+            stacklevel=5,
         )

@@ -65,7 +65,10 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, runtim
             guard = Guard(**state["guard"]["settings"]) if state["guard"] else None
             runtime = runtime or Runtime(**content["runtime"])
         except ValueError as error:  # it names the setting, but not the file
-            raise TypeError(error) from error
+            raise ValueError(
+                f"Expected an adapter saved by vcotta.save in {path}, but it cannot be read here: {error} To choose "
+                "another device, give runtime=vcotta.Runtime('cpu')."
+            ) from error
         if model is None:
             model = _rebuild(architecture["network"], state["networks"]["start"], path)
         if architecture["variational"] and not is_variational(model):

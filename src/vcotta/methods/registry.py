@@ -188,8 +188,8 @@ def build_adapter(
         seed: Seed of the adapter's random numbers.
         device: Short for ``runtime=Runtime(device)``.
         runtime: Device and precision; by default the device that the model is on.
-        config: A config of the method, such as ``TENTConfig(lr=1e-4)``, in place of ``dataset``, ``preset`` and
-            options; unlike options, its fields are known to a type checker.
+        config: A config of the method, such as ``TENTConfig(lr=1e-4)``, in place of options; unlike options, its fields
+            are known to a type checker. ``dataset`` and ``preset`` then choose guard and warm-up only.
         options: Fields of the method's config, such as ``lr`` or ``views``.
 
     Example:
@@ -202,7 +202,7 @@ def build_adapter(
     if config is None:
         config = configure(name, dataset=dataset, preset=preset, **options)
     else:
-        _check_config(method, config, {"dataset": dataset, "preset": preset, **options})
+        _check_config(method, config, options)
     if not isinstance(model, nn.Module):
         raise TypeError(f"Expected `model` to be a torch.nn.Module, but got {type(model).__name__}.")
     if device is not None:
@@ -227,9 +227,9 @@ def build_adapter(
 def _check_config(method: type[Adapter], config: Any, others: Mapping[str, Any]) -> None:
     if not isinstance(config, method.Config):
         raise TypeError(f"Expected `config` to be a {method.Config.__name__}, but got {type(config).__name__}.")
-    if given := [name for name, value in others.items() if value is not None]:
+    if others:
         raise ValueError(
-            f"Expected all settings in `config`, but got {', '.join(given)} beside it. Make it with "
+            f"Expected all settings in `config`, but got {', '.join(others)} beside it. Make it with "
             f"vcotta.configure({method.name!r}, ...), or change it with dataclasses.replace."
         )
 

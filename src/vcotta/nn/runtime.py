@@ -96,7 +96,9 @@ class Runtime(Settings):
     def place_images(self, images: Tensor) -> Tensor:
         """Move images to the device and memory format, as `dtype`."""
         images = images.to(self.device, self.dtype, non_blocking=True)
-        return images.contiguous(memory_format=torch.channels_last) if self.channels_last else images
+        # Never as they come: torch 2.13 crashes on a CPU where a network gets permuted (height, width, channel) images.
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        return images.contiguous(memory_format=layout)
 
     def forward(self, net: nn.Module, images: Tensor, *, compiled: bool = False) -> Tensor:
         """One pass of a network in the chosen precision, as `dtype`."""

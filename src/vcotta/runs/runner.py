@@ -23,6 +23,7 @@ from vcotta._util.signals import interrupt_held_back
 from vcotta._util.tensorfile import weights_sha256
 from vcotta._version import __version__
 from vcotta.methods import Adapter, Guard
+from vcotta.methods.class_mix import recorded_settings
 from vcotta.nn.runtime import Runtime
 from vcotta.runs import metrics
 from vcotta.runs.checkpoints import identity
@@ -279,7 +280,7 @@ def _plan(method: str, config: Any, seed: int, runtime: Runtime, guard: Guard | 
     """The entries of the manifest that do not depend on the network."""
     return {
         "method": method,
-        "config": asdict(config),
+        "config": recorded_settings(config),
         "seed": seed,
         "guard": guard and asdict(guard),
         "runtime": asdict(runtime),
