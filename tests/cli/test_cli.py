@@ -81,6 +81,7 @@ def test_a_method_explains_its_options(command) -> None:
     assert "\nOn " not in command("methods", "source")[1]
     assert command("methods", "vcota")[0] == 2
     assert "Step size" in command("methods", "vcotta.methods:TENT")[1]
+    assert "label_prior: Infer the label prior" in command("methods", "tent")[1]
 
 
 def test_info_names_versions_device_and_cache(command, tmp_path) -> None:

@@ -60,12 +60,16 @@ def methods(
     from rich.table import Table
 
     from vcotta.methods import DATASETS, configure, find_method, import_method, list_methods
+    from vcotta.methods.class_mix import StreamSettings
 
     if name is not None:
         name = import_method(name)
         defaults = configure(name)
         typer.echo(_unmarked(getdoc(find_method(name)) or ""))
-        typer.echo(f"\n{_unmarked(getdoc(type(defaults)) or '')}\n\nDefaults: {defaults}")
+        shared = [StreamSettings] if isinstance(defaults, StreamSettings) else []
+        for settings in (type(defaults), *shared):
+            typer.echo(f"\n{_unmarked(getdoc(settings) or '')}")
+        typer.echo(f"\nDefaults: {defaults}")
         usual = asdict(defaults).items()
         for dataset in DATASETS:
             own = asdict(configure(name, dataset=dataset)).items() - usual
