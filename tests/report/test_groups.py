@@ -3,6 +3,7 @@ import json
 import pytest
 
 from vcotta.report.groups import check_same_stream, find_runs, group_runs
+from vcotta.report.narrative import remarks
 from vcotta.report.tables import comparison
 
 FOG = ("fog", 5)
@@ -62,6 +63,18 @@ def test_labels_are_distinct_even_if_the_named_settings_are_equal(seeded):
 
 def test_weights_that_differ_with_the_seed_are_one_group(seeded):
     assert len(group_runs([seeded("bn", 2, seed, weights_sha256=f"{seed}") for seed in (0, 1)])) == 1
+
+
+def test_bn_on_the_networks_that_vcotta_started_from_is_a_group_of_its_own_over_all_seeds(seeded):
+    runs = [seeded("vcotta", 2, seed, weights_sha256=f"warm{seed}") for seed in (0, 1)]
+    runs += [seeded("bn", 2, seed, weights_sha256=f"{kind}{seed}") for kind in ("plain", "warm") for seed in (0, 1)]
+    assert [(g.label, g.seeds) for g in group_runs(runs)] == [
+        ("vcotta", ["0", "1"]),
+        ("bn", ["0", "1"]),
+        ("bn (warmed)", ["0", "1"]),
+    ]
+    (line,) = [line for line in remarks(group_runs(runs)) if "same network" in line]
+    assert "bn (warmed) shows how much" in line
 
 
 def test_runs_below_a_folder_are_found_once_and_incomplete_ones_are_left_out_with_a_warning(seeded, tmp_path):

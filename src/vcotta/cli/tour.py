@@ -66,8 +66,8 @@ def methods(
         name = import_method(name)
         defaults = configure(name)
         typer.echo(_unmarked(getdoc(find_method(name)) or ""))
-        shared = [StreamSettings] if isinstance(defaults, StreamSettings) else []
-        for settings in (type(defaults), *shared):
+        common = [StreamSettings] if isinstance(defaults, StreamSettings) else []
+        for settings in (type(defaults), *common):
             typer.echo(f"\n{_unmarked(getdoc(settings) or '')}")
         typer.echo(f"\nDefaults: {defaults}")
         usual = asdict(defaults).items()

@@ -6,11 +6,12 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vcotta.methods import find_method, list_methods
 from vcotta.report.stats import Score, domain_labels, printable
 from vcotta.runs.run import MANIFEST, Run, Summary
 
@@ -25,6 +26,7 @@ __all__ = [
     "group_runs",
     "labelled",
     "manifest_part",
+    "warmed_networks",
 ]
 
 WHOLE_RUN = ("seconds", "peak_memory", "forwards", "backwards", "skipped")
@@ -148,13 +150,24 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     Raises:
         ValueError: There is no run, or they visit different domains.
     """
+    warmed = warmed_networks(runs)
     together: dict[str, list[Run]] = {}
     for run in runs:
-        together.setdefault(_as_text(_settings(run)), []).append(run)
+        together.setdefault(_as_text(_settings(run, warmed)), []).append(run)
     parts = [part for members in together.values() for part in _by_network(members)]
-    groups = [labelled(label, part) for label, part in zip(_labels(parts), parts, strict=True)]
+    groups = [labelled(label, part) for label, part in zip(_labels(parts, warmed), parts, strict=True)]
     _check_domains([(group.method, group.domains) for group in groups])
     return groups
+
+
+def warmed_networks(runs: Iterable[Run]) -> frozenset[str]:
+    """Return the hashes of the warmed networks: those that a method on variational networks started from."""
+    variational = {name for name in list_methods() if find_method(name).needs_variational}
+    return frozenset(
+        str(run.manifest.get("weights_sha256"))
+        for run in runs
+        if run.method in variational or manifest_part(run, "spec").get("start") == "warmed"
+    )
 
 
 def as_groups(runs: Sequence[Run] | Sequence[Group]) -> list[Group]:
@@ -209,10 +222,11 @@ def _stream_facts(run: Run) -> dict[str, Any]:
     return facts | {"batches": visited}
 
 
-def _settings(run: Run) -> dict[str, Any]:
-    """What determines a run beside its stream, its network and its seed."""
+def _settings(run: Run, warmed: frozenset[str]) -> dict[str, Any]:
+    """What determines a run beside its stream, its seed and, if several are alike, its network."""
     return {
         "method": run.method,
+        "warmed": str(run.manifest.get("weights_sha256")) in warmed,
         **{f"config {key}": value for key, value in manifest_part(run, "config").items()},
         "guard": bool(run.manifest.get("guard")),
         "network": run.manifest.get("network"),
@@ -231,13 +245,13 @@ def _by_network(runs: list[Run]) -> list[list[Run]]:
     return list(parts.values())
 
 
-def _labels(parts: Sequence[Sequence[Run]]) -> list[str]:
+def _labels(parts: Sequence[Sequence[Run]], warmed: frozenset[str]) -> list[str]:
     """Name each group by its method and what distinguishes it from others of that method."""
     runs = [part[0] for part in parts]
-    labels = [_name(run, [other for other in runs if other.method == run.method]) for run in runs]
+    labels = [_name(run, [other for other in runs if other.method == run.method], warmed) for run in runs]
     endings: tuple[Callable[[Run], str], ...] = (
         lambda run: f"weights {str(run.manifest.get('weights_sha256'))[:6]}",
-        lambda run: hashlib.sha256(_as_text(_settings(run)).encode()).hexdigest()[:6],
+        lambda run: hashlib.sha256(_as_text(_settings(run, warmed)).encode()).hexdigest()[:6],
     )
     for ending in endings:
         labels = [
@@ -247,12 +261,13 @@ def _labels(parts: Sequence[Sequence[Run]]) -> list[str]:
     return labels
 
 
-def _name(run: Run, others: Sequence[Run]) -> str:
+def _name(run: Run, others: Sequence[Run], warmed: frozenset[str]) -> str:
     """The method, and the first settings in which it differs from others of that method."""
-    ours, theirs = _settings(run), [_settings(other) for other in others]
+    ours, theirs = _settings(run, warmed), [_settings(other, warmed) for other in others]
     differing = [key for key in ours if any(other.get(key) != ours[key] for other in theirs)]
-    words = [f"{key.removeprefix('config ')}={ours[key]}" for key in differing[:NAMED_SETTINGS]]
-    shown = printable(" ".join([run.method, *words]))
+    method = f"{run.method} (warmed)" if "warmed" in differing and ours["warmed"] else run.method
+    words = [f"{key.removeprefix('config ')}={ours[key]}" for key in differing if key != "warmed"]
+    shown = printable(" ".join([method, *words[:NAMED_SETTINGS]]))
     return shown if len(shown) <= LONGEST_LABEL else f"{shown[: LONGEST_LABEL - 1]}…"
 
 

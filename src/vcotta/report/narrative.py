@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vcotta._util.errors import counted
-from vcotta.report.groups import Group, best_first, manifest_part
+from vcotta.report.groups import Group, best_first, manifest_part, warmed_networks
 from vcotta.report.tables import ALL_COLUMNS
 
 __all__ = ["listed", "ranking", "remarks", "stream_sentence"]
@@ -103,7 +103,11 @@ def _start_networks(groups: Sequence[Group]) -> list[str]:
         return []
     first, *others = dict.fromkeys(several)
     each = ", ".join([f"{listed(first)} from one", *(f"{listed(labels)} from another" for labels in others)])
+    warmed = warmed_networks(run for group in groups for run in group.runs)
+    starts = [str(group.runs[0].manifest.get("weights_sha256")) for group in groups if group.method == "bn"]
+    shown = any(start in warmed for start in starts)
+    how_much = "bn (warmed) shows how much." if shown else "run BN on the warmed network to see how much."
     return [
         f"Not all methods started from the same network: {each}. Part of the difference may come from a warm-up on "
-        "source data; run BN on the warmed network to see how much."
+        f"source data; {how_much}"
     ]
