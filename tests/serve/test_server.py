@@ -46,20 +46,22 @@ class Server:
             "--state",
             str(folder / "state"),
         ]
-        self.process = subprocess.Popen(
-            [*command, "--token-file", str(token), *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
+        self.log = folder / "log"
+        with self.log.open("w") as log:  # a pipe that nobody reads fills up, and the server waits
+            self.process = subprocess.Popen(
+                [*command, "--token-file", str(token), *options],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
         self.said = ""
         for line in self.process.stdout:
             self.said += line
             if found := re.search(r"Listening on (http://\S+)", line):
                 self.address = found[1]
                 return
-        raise AssertionError(self.said)
+        raise AssertionError(self.said + self.log.read_text())
 
     def read(self, path: str) -> str:
         with urllib.request.urlopen(self.address + path, timeout=30) as answer:
@@ -72,7 +74,7 @@ class Server:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        self.said += self.process.communicate(timeout=30)[0]
+        self.said += self.process.communicate(timeout=30)[0] + self.log.read_text()
         return self.process.returncode
 
 
