@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from fractions import Fraction
 
+import pytest
+from packaging.version import Version
+
+from vcotta.cli.errors import is_from_users_code
 from vcotta.experiments import build, grid
 from vcotta.methods import registry
 
@@ -93,11 +97,23 @@ def test_debug_shows_where_any_error_happened(command) -> None:
 
 
 def test_an_error_that_no_one_foresaw_is_one_line_with_advice_to_debug(command, monkeypatch) -> None:
-    monkeypatch.setattr(grid, "stream_for", lambda spec: int("seven"))
-    monkeypatch.setitem(globals(), "__name__", "torch.tests")  # the frame of this test counts as a library's
+    monkeypatch.setattr(grid, "stream_for", Fraction)  # which fails in its own file
     code, _, err = command(*RUN, "bn")
     assert code == 2
-    assert err == "Error: invalid literal for int() with base 10: 'seven' Add --debug to see where this happened.\n"
+    assert err.startswith("Error: argument should be a string or a Rational instance")
+    assert err.endswith(" Add --debug to see where this happened.\n")
+
+
+def test_an_installed_package_is_a_library_unless_it_registered_a_method(monkeypatch) -> None:
+    with pytest.raises(ValueError, match="nonsense") as caught:
+        Version("nonsense")
+    error = caught.value
+    assert is_from_users_code(error)  # it passed through this file
+    error = error.with_traceback(error.__traceback__.tb_next)
+    assert not is_from_users_code(error)
+    method = type("Theirs", (registry.find_method("tent"),), {"__module__": "packaging.methods"})
+    monkeypatch.setitem(registry.REGISTERED, "theirs", method)
+    assert is_from_users_code(error)
 
 
 @pytest.mark.parametrize(
