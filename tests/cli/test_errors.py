@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import httpx
 import pytest
-from packaging.version import Version
 
 from vcotta.cli.errors import is_from_users_code
 from vcotta.experiments import build, grid
@@ -105,13 +105,13 @@ def test_an_error_that_no_one_foresaw_is_one_line_with_advice_to_debug(command, 
 
 
 def test_an_installed_package_is_a_library_unless_it_registered_a_method(monkeypatch) -> None:
-    with pytest.raises(ValueError, match="nonsense") as caught:
-        Version("nonsense")
+    with pytest.raises(TypeError) as caught:
+        httpx.URL(7)
     error = caught.value
     assert is_from_users_code(error)  # it passed through this file
     error = error.with_traceback(error.__traceback__.tb_next)
     assert not is_from_users_code(error)
-    method = type("Theirs", (registry.find_method("tent"),), {"__module__": "packaging.methods"})
+    method = type("Theirs", (registry.find_method("tent"),), {"__module__": "httpx.methods"})
     monkeypatch.setitem(registry.REGISTERED, "theirs", method)
     assert is_from_users_code(error)
 
