@@ -18,6 +18,7 @@ PLACES = {
     "run": (["run", "--method", "bn", "--out", "afile"], NO_FOLDER),
     "run within a file": (["run", "--method", "bn", "--out", "afile/run"], NO_FOLDER),
     "run --overwrite": (["run", "--method", "bn", "--out", "afile", "--overwrite"], NO_FOLDER),
+    "run --tensorboard": (["run", "--method", "bn", "--out", "run", "--tensorboard", "afile"], NO_FOLDER),
     "demo": (["demo", "--out", "afile"], NO_FOLDER),
     "demo --json": (["demo", "--json", "dir"], NO_FILE),
     "reproduce": (["reproduce", "main", "--out", "afile"], NO_FOLDER),

@@ -189,6 +189,8 @@ def run(
         with world.all_or_none():
             if world.leads and not (resume and (out / SUMMARY).exists()):  # a finished run may be a read-only one
                 check_out_folder(out)
+            if world.leads and tensorboard:
+                check_out_folder(tensorboard)
             log = TensorBoardLog(tensorboard) if tensorboard and world.leads else None
         if log is not None:
             stack.enter_context(log)
