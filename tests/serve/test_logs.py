@@ -123,7 +123,6 @@ def test_a_failed_batch_is_in_the_log_with_its_traceback(service, log, npy, imag
     def fail(*_: object) -> None:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr(service.engine.adapter, "forward", fail, raising=False)
     monkeypatch.setattr(service.engine, "_step", fail)
     assert client_of(service).post("/v1/predict", content=npy(images(6)), headers=HEADERS).status_code == 500
     if form == "json":
