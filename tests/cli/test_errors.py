@@ -90,6 +90,12 @@ def test_mistakes_around_the_users_own_code_are_one_line(command, words, text) -
     assert len(err.splitlines()) == 1
 
 
+def test_unsupported_with_a_method_that_has_no_warm_up_is_named_as_the_option(command) -> None:
+    code, _, err = command(*RUN, "tent", "--unsupported", "keep")
+    assert code == 2
+    assert err.startswith("Error: Expected `--unsupported` only with a method whose network is warmed up, but tent ")
+
+
 def test_debug_shows_where_any_error_happened(command) -> None:
     for words in (("run", "--debug", "--method", "vcota", "--out", "x"), ("--debug", *RUN, "vcota")):
         with pytest.raises(ValueError, match="Did you mean 'vcotta'"):
