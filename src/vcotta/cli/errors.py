@@ -32,7 +32,10 @@ def describe(error: Exception) -> str:
     if isinstance(error, OSError):
         return file_trouble(error)
     *_, last = _frames(error)
-    return str(error) if _is_ours(last) else f"{error} Add --debug to see where this happened."
+    if _is_ours(last):
+        return str(error)
+    said = str(error).strip() or type(error).__name__
+    return f"{said}{'' if said.endswith(('.', '!', '?')) else '.'} Add --debug to see where this happened."
 
 
 def is_from_users_code(error: BaseException) -> bool:
