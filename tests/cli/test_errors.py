@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import httpx
 import pytest
+import torch
 
 from vcotta.cli.errors import is_from_users_code
 from vcotta.experiments import build, grid
@@ -95,6 +96,14 @@ def test_unsupported_with_a_method_that_has_no_warm_up_is_named_as_the_option(co
     code, _, err = command(*RUN, "tent", "--unsupported", "keep")
     assert code == 2
     assert err.startswith("Error: Expected `--unsupported` only with a method whose network is warmed up, but tent ")
+
+
+def test_a_missing_gpu_is_answered_with_the_option_for_the_cpu(command, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for device in ("cuda", "cuda:1"):
+        code, _, err = command(*RUN, "bn", "--device", device)
+        assert code == 2
+        assert f"but got {device} and torch sees no GPU. Use --device cpu or " in err
 
 
 def test_debug_shows_where_any_error_happened(command) -> None:
