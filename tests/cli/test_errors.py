@@ -148,6 +148,14 @@ def test_an_option_that_is_a_setting_of_the_method_is_answered_with_set(command,
     assert len(err.splitlines()) == 1
 
 
+def test_the_hint_is_for_the_method_in_the_config_file(command, tmp_path) -> None:
+    (tmp_path / "run.toml").write_text('method = "tent"\nout = "x"\n')
+    for config in (("--config", "run.toml"), ("--config=run.toml",)):
+        assert "It is a setting of tent: write --set lr=1." in command("run", *config, "--lr", "1")[2]
+        assert "It is a setting" not in command("run", *config, "--views", "8")[2]
+        assert "It is a setting of cotta" in command("run", *config, "--method", "cotta", "--views", "8")[2]
+
+
 def test_another_unknown_option_has_no_such_hint(command) -> None:
     for words in ((*RUN, "tent", "--speed", "9"), (*RUN, "tent", "--views", "9"), ("check", "--views", "9")):
         assert "It is a setting" not in command(*words)[2]

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from vcotta._util.errors import file_trouble
+from vcotta.cli.config_file import words_of
 
 __all__ = ["describe", "fail", "is_from_users_code", "usage_message"]
 
@@ -65,6 +66,8 @@ def usage_message(error: Any, words: Sequence[str]) -> str:
 
     name = option.lstrip("-").replace("-", "_")
     chosen = _value_of("--method", words)
+    if chosen is None and (config := _value_of("--config", words)):
+        chosen = _value_of("--method", words_of(Path(config), context.command.params))
     methods = [chosen] if chosen in list_methods() else list_methods()
     owner = next((one for one in methods if name in {field.name for field in fields(find_method(one).Config)}), None)
     if owner is None:
