@@ -47,7 +47,7 @@ class Metrics:
         )
         self._predict_seconds = Histogram(
             "vcotta_predict_seconds",
-            "Seconds from a request to its predictions; refused requests do not count.",
+            "Seconds from a request to its predictions; only status 200 counts.",
             registry=self.registry,
         )
         self._batches = self._counter("batches", "Batches adapted to since the server started.")
@@ -78,7 +78,7 @@ class Metrics:
     def add_request(self, path: str, status: int, seconds: float) -> None:
         """Count a request; ``path`` must be one of the routes, not the client's text."""
         self._requests.labels(path, str(status)).inc()
-        if path == "/v1/predict" and status == 200:  # a refusal takes no time and would lower the quantiles
+        if path == "/v1/predict" and status == 200:  # refusals are quick and would lower the quantiles
             self._predict_seconds.observe(seconds)
 
     def add_batch(self, answer: Answer, seconds: float, requests: int, step: int, change: int, distance: float) -> None:
