@@ -17,7 +17,7 @@ demo: .venv/installed  ## train, warm up and adapt a small network on digits (ab
 test: .venv/installed  ## the test suite, without the slow tests
 	$(BIN)/pytest -n 2
 
-test-slow: .venv/cluster .venv/docs  ## the slow tests alone
+test-slow: .venv/cluster  ## the slow tests alone
 	$(BIN)/pytest -n 2 -m slow
 
 lint: .venv/installed  ## ruff and mypy
@@ -43,11 +43,12 @@ clean:  ## remove the environment, caches and demo output
 	touch $@
 
 # Ray has no wheel for every Python and platform; without it the tests of the cluster are skipped.
-.venv/cluster: .venv/installed
+# After .venv/docs and not beside it: with -j, two pips would change one environment at once.
+.venv/cluster: .venv/docs
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cluster]' \
 	  || echo "Ray could not be installed: its tests are skipped."
 	touch $@
 
 .venv/docs: .venv/installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs,tensorboard]'
 	touch $@

@@ -15,6 +15,7 @@ import argparse
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from PIL import Image
 
@@ -104,9 +105,17 @@ def read_script(path: Path) -> Tutorial:
 
 
 def write_page(name: str, out: Path) -> None:
-    """Execute a tutorial and write its page and pictures into a folder."""
+    """Execute a tutorial and write its page and pictures into a folder, which a failure leaves as it was."""
+    with tempfile.TemporaryDirectory() as folder:
+        pictures = Pictures(name, Path(folder))
+        page = _make_page(name, pictures)
+        pictures.move_to(out / "pictures")
+    (out / f"{name}.md").write_text(page, encoding="utf-8")
+
+
+def _make_page(name: str, pictures: Pictures) -> str:
     script = SCRIPTS / f"{name}.py"
-    tutorial, pictures = read_script(script), Pictures(name, out / "pictures")
+    tutorial = read_script(script)
     blocks = [
         f"<!-- Made from tutorials/{script.name} by `make tutorials`: edit that file. -->"
     ]
@@ -136,7 +145,7 @@ def write_page(name: str, out: Path) -> None:
     blocks.append(
         f"*Executed in {seconds:.0f} seconds on one core with torch {version}; the script is `{_shown(script)}`.*"
     )
-    (out / f"{name}.md").write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+    return "\n\n".join(blocks) + "\n"
 
 
 def _shown(script: Path) -> str:
@@ -155,25 +164,32 @@ def _torch_version() -> str:
 
 
 def _execute(cell: Cell, script: Path, module: ModuleType) -> str:
-    """Run a cell and return what it, or a program it started, printed."""
+    """Run a cell and return what it, or a program it started, printed; if it fails, print that."""
     code = compile("\n" * cell.line + cell.text, script, "exec")
-    with _captured() as file:
-        exec(code, vars(module))
+    with tempfile.TemporaryFile() as file:
+        try:
+            with _captured(file):
+                exec(code, vars(module))
+        except BaseException:
+            print(_content(file), file=sys.stderr)
+            raise
+        return _content(file)
+
+
+def _content(file: IO[bytes]) -> str:
     file.seek(0)
-    printed = file.read().decode()
-    file.close()
-    return "\n".join(line.rstrip() for line in printed.strip("\n").splitlines())
+    lines = file.read().decode().strip("\n").splitlines()
+    return "\n".join(line.rstrip() for line in lines)
 
 
 @contextmanager
-def _captured() -> Iterator[tempfile._TemporaryFileWrapper[bytes]]:
+def _captured(file: IO[bytes]) -> Iterator[None]:
     """Send standard output, also that of child processes, to a file."""
-    file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller reads and closes it
     sys.stdout.flush()
     before = os.dup(1)
     os.dup2(file.fileno(), 1)
     try:
-        yield file
+        yield
     finally:
         sys.stdout.flush()
         os.dup2(before, 1)
@@ -185,9 +201,14 @@ class Pictures:
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name, self.folder, self.count = name, folder, 0
+
+    def move_to(self, folder: Path) -> None:
+        """Replace the page's pictures in a folder with these."""
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob(f"{name}-*.png"):
+        for old in folder.glob(f"{self.name}-*.png"):
             old.unlink()
+        for made in self.folder.iterdir():
+            shutil.move(made, folder / made.name)
 
     def add(self, made: Path) -> str:
         """Take a picture that the tutorial wrote, and return its link."""

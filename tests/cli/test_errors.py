@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+from fractions import Fraction
 
+import httpx
+import pytest
+import torch
+
+from vcotta.cli.errors import is_from_users_code
 from vcotta.experiments import build, grid
 from vcotta.methods import registry
 
@@ -86,6 +92,20 @@ def test_mistakes_around_the_users_own_code_are_one_line(command, words, text) -
     assert len(err.splitlines()) == 1
 
 
+def test_unsupported_with_a_method_that_has_no_warm_up_is_named_as_the_option(command) -> None:
+    code, _, err = command(*RUN, "tent", "--unsupported", "keep")
+    assert code == 2
+    assert err.startswith("Error: Expected `--unsupported` only with a method whose network is warmed up, but tent ")
+
+
+def test_a_missing_gpu_is_answered_with_the_option_for_the_cpu(command, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for device in ("cuda", "cuda:1"):
+        code, _, err = command(*RUN, "bn", "--device", device)
+        assert code == 2
+        assert f"but got {device} and torch sees no GPU. Use --device cpu or " in err
+
+
 def test_debug_shows_where_any_error_happened(command) -> None:
     for words in (("run", "--debug", "--method", "vcota", "--out", "x"), ("--debug", *RUN, "vcota")):
         with pytest.raises(ValueError, match="Did you mean 'vcotta'"):
@@ -93,11 +113,23 @@ def test_debug_shows_where_any_error_happened(command) -> None:
 
 
 def test_an_error_that_no_one_foresaw_is_one_line_with_advice_to_debug(command, monkeypatch) -> None:
-    monkeypatch.setattr(grid, "stream_for", lambda spec: int("seven"))
-    monkeypatch.setitem(globals(), "__name__", "torch.tests")  # the frame of this test counts as a library's
+    monkeypatch.setattr(grid, "stream_for", Fraction)  # which fails in its own file
     code, _, err = command(*RUN, "bn")
     assert code == 2
-    assert err == "Error: invalid literal for int() with base 10: 'seven' Add --debug to see where this happened.\n"
+    assert err.startswith("Error: argument should be a string or a Rational instance")
+    assert re.search(r"[a-z()]\. Add --debug to see where this happened\.\n$", err)
+
+
+def test_an_installed_package_is_a_library_unless_it_registered_a_method(monkeypatch) -> None:
+    with pytest.raises(TypeError) as caught:
+        httpx.URL(7)
+    error = caught.value
+    assert is_from_users_code(error)  # it passed through this file
+    error = error.with_traceback(error.__traceback__.tb_next)
+    assert not is_from_users_code(error)
+    method = type("Theirs", (registry.find_method("tent"),), {"__module__": "httpx.methods"})
+    monkeypatch.setitem(registry.REGISTERED, "theirs", method)
+    assert is_from_users_code(error)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +146,14 @@ def test_an_option_that_is_a_setting_of_the_method_is_answered_with_set(command,
     assert code == 2
     assert hint in err
     assert len(err.splitlines()) == 1
+
+
+def test_the_hint_is_for_the_method_in_the_config_file(command, tmp_path) -> None:
+    (tmp_path / "run.toml").write_text('method = "tent"\nout = "x"\n')
+    for config in (("--config", "run.toml"), ("--config=run.toml",)):
+        assert "It is a setting of tent: write --set lr=1." in command("run", *config, "--lr", "1")[2]
+        assert "It is a setting" not in command("run", *config, "--views", "8")[2]
+        assert "It is a setting of cotta" in command("run", *config, "--method", "cotta", "--views", "8")[2]
 
 
 def test_another_unknown_option_has_no_such_hint(command) -> None:

@@ -18,6 +18,7 @@ PLACES = {
     "run": (["run", "--method", "bn", "--out", "afile"], NO_FOLDER),
     "run within a file": (["run", "--method", "bn", "--out", "afile/run"], NO_FOLDER),
     "run --overwrite": (["run", "--method", "bn", "--out", "afile", "--overwrite"], NO_FOLDER),
+    "run --tensorboard": (["run", "--method", "bn", "--out", "run", "--tensorboard", "afile"], NO_FOLDER),
     "demo": (["demo", "--out", "afile"], NO_FOLDER),
     "demo --json": (["demo", "--json", "dir"], NO_FILE),
     "reproduce": (["reproduce", "main", "--out", "afile"], NO_FOLDER),
@@ -128,9 +129,10 @@ def test_an_interrupted_training_prints_where_it_resumes(command, monkeypatch) -
 
 def test_the_warm_up_takes_the_settings_it_is_given_and_writes_them_into_the_file(command, monkeypatch) -> None:
     monkeypatch.setattr(build, "train", lambda model, *_, **__: model.eval())
-    assert command("warmup", "--epochs", "1", "--augmix", "--seed", "7", "--out", "warm.safetensors")[0] == 0
+    given = ("--epochs", "1", "--lr", "0.002", "--augmix", "--seed", "7")
+    assert command("warmup", *given, "--out", "warm.safetensors")[0] == 0
     saved = read_state("warm.safetensors", state_kind("warm.safetensors"))["about"]["config"]
-    assert (saved["epochs"], saved["augmix"], saved["seed"]) == (1, True, 7)
+    assert (saved["epochs"], saved["lr"], saved["augmix"], saved["seed"]) == (1, 0.002, True, 7)
 
 
 def test_a_file_of_another_kind_is_refused_with_a_remedy_for_the_command_and_for_python(command, monkeypatch) -> None:

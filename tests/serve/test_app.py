@@ -228,12 +228,14 @@ def test_metrics_can_be_parsed_as_prometheus_text(client, array) -> None:
     for _ in range(2):
         client.post("/v1/predict", content=array, headers=NPY | BEARER)
     client.get("/no/such/<place>")
+    assert client.post("/v1/predict", content=b"nonsense", headers=NPY | BEARER).status_code == 422
     answer = client.get("/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert "vcotta_images_total 12.0" in answer.text.splitlines()
     assert sample(answer.text, "vcotta_requests_total", path="/v1/predict", status="200") == 2
     assert sample(answer.text, "vcotta_requests_total", path="other", status="404") == 1
-    assert sample(answer.text, "vcotta_predict_seconds_bucket", le="+Inf") == 2
+    assert sample(answer.text, "vcotta_requests_total", path="/v1/predict", status="422") == 1
+    assert sample(answer.text, "vcotta_predict_seconds_bucket", le="+Inf") == 2  # the refused request is not counted
     assert sample(answer.text, "vcotta_steps") == sample(answer.text, "vcotta_changes") == 2
     assert sample(answer.text, "vcotta_parameter_distance") > 0
     assert "no/such" not in answer.text

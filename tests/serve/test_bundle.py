@@ -165,6 +165,12 @@ def test_a_forged_bundle_is_refused_with_a_reason(bundle_path, tmp_path, change,
         changed(bundle_path, tmp_path, change).build_network()
 
 
+def test_a_file_of_another_kind_is_answered_with_the_command_that_makes_a_bundle(tmp_path) -> None:
+    write_state(tmp_path / "warm.safetensors", "another kind", {})
+    with pytest.raises(ValueError, match=r"its kind is 'another kind'\. Make a bundle with `vcotta bundle`\."):
+        load_bundle(tmp_path / "warm.safetensors")
+
+
 def test_only_named_networks_of_installed_libraries_run_without_trust() -> None:
     facts = NetworkCard("timm:resnet18", 10)
     assert not facts.runs_foreign_code

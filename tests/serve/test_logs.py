@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import re
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 
@@ -31,8 +32,9 @@ HEADERS = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/x-np
 
 
 @pytest.fixture(params=["json", "text"])
-def log(request):
+def log(request, monkeypatch):
     """The form of the log, and the stream it is written to."""
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # restored afterwards
     loggers = [logging.getLogger(name) for name in ("vcotta.serve", "uvicorn")]
     before = [(one.handlers, one.propagate, one.level) for one in loggers]
     stream = io.StringIO()
@@ -121,7 +123,6 @@ def test_a_failed_batch_is_in_the_log_with_its_traceback(service, log, npy, imag
     def fail(*_: object) -> None:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr(service.engine.adapter, "forward", fail, raising=False)
     monkeypatch.setattr(service.engine, "_step", fail)
     assert client_of(service).post("/v1/predict", content=npy(images(6)), headers=HEADERS).status_code == 500
     if form == "json":
@@ -130,6 +131,19 @@ def test_a_failed_batch_is_in_the_log_with_its_traceback(service, log, npy, imag
         assert "out of order" in failed["traceback"]
     else:
         assert "RuntimeError: out of order" in stream.getvalue()
+
+
+def test_a_python_warning_is_one_line_of_the_log(log) -> None:
+    form, stream = log
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("The disk\nis almost full.", stacklevel=1)
+    (line,) = stream.getvalue().splitlines()
+    if form == "json":
+        read = json.loads(line)
+        assert (read["level"], read["event"], read["message"]) == ("warning", "message", "The disk is almost full.")
+    else:
+        assert line.endswith(" WARNING The disk is almost full.")
 
 
 def test_neither_token_nor_images_are_in_the_log(service, log, npy, png, images) -> None:

@@ -79,8 +79,9 @@ def test_a_jpeg_with_endless_scans_is_refused(png, kind) -> None:
     content = png(16, 16, kind=kind, progressive=True, **more)
     assert Image.open(io.BytesIO(content)).format == kind
     assert decode_files([content], SMALL, Limits()).shape[0] == 1
-    scan = content[content.rindex(b"\xff\xda") : -2]
-    assert "scans" in refusal(decode_files, [content[:-2] + scan * 100 + content[-2:]], SMALL, Limits()).detail
+    end = content.index(b"\xff\xd9")  # of the first image
+    scan = content[content.rindex(b"\xff\xda", 0, end) : end]
+    assert "scans" in refusal(decode_files, [content[:end] + scan * 100 + content[end:]], SMALL, Limits()).detail
 
 
 @pytest.mark.parametrize("content", [b"", b"GIF89a", b"\x89PNG\r\n\x1a\n", b"%PDF-1.4", b"<svg/>", os.urandom(500)])
@@ -243,3 +244,32 @@ def test_more_scans_than_encoders_write_are_refused_before_anything_is_decoded(p
     monkeypatch.setattr(Image.Image, "load", lambda *_: pytest.fail("it was decoded"))
     found = refusal(decode_files, [with_scans(content, 21)], SMALL, Limits())
     assert (found.status, "at most 20 scans, but it has 21" in found.detail) == (422, True)
+
+
+def test_bytes_after_the_end_of_a_jpeg_do_not_count_as_scans(png) -> None:
+    trailer = np.random.default_rng(0).bytes(3_000_000)  # a phone appends a video
+    assert trailer.count(b"\xff\xda") > 20
+    assert decode_files([png(16, 16, kind="JPEG") + trailer], SMALL, Limits()).shape == (1, 3, 8, 8)
+
+
+def test_metadata_do_not_count_as_scans_and_do_not_hide_them(png) -> None:
+    segment = b"\xff\xe1\xff\xff" + b"\xff\xda" * 32_766 + b"\0"
+    content = png(16, 16, kind="JPEG", progressive=True)
+    with_metadata = content[:2] + segment + content[2:]
+    assert decode_files([with_metadata], SMALL, Limits()).shape == (1, 3, 8, 8)
+    scan = content[content.rindex(b"\xff\xda") : -2]
+    many = with_metadata[:-2] + (segment + scan) * 21 + content[-2:]
+    assert "scans" in refusal(decode_files, [many], SMALL, Limits()).detail
+
+
+@pytest.mark.parametrize("before", [b"\xff\x02\xff\xff", b"\xff\xd3\xff\xff", b"\xff\xe1\0\0", b"\xff" * 9, b"\xff\0"])
+def test_bytes_that_a_decoder_skips_do_not_hide_scans(png, before) -> None:
+    content = png(16, 16, kind="JPEG", progressive=True)
+    scan = content[content.rindex(b"\xff\xda") : -2]
+    many = content[:-2] + before + scan * 21 + content[-2:]
+    assert "scans" in refusal(decode_files, [many], SMALL, Limits()).detail
+
+
+def test_a_truncated_jpeg_is_refused_wherever_it_ends(png) -> None:
+    content = png(16, 16, kind="JPEG", progressive=True)
+    assert {refusal(decode_files, [content[:end]], SMALL, Limits()).status for end in range(len(content) - 2)} == {422}

@@ -33,8 +33,9 @@ class Server:
 
     def __init__(self, bundle: Path, folder: Path, *options: str) -> None:
         token = folder / "token"
-        token.touch(0o600)
-        token.write_text(TOKEN)
+        if not token.exists():
+            token.touch(0o600)
+            token.write_text(TOKEN)
         command = [
             sys.executable,
             "-m",
@@ -46,20 +47,22 @@ class Server:
             "--state",
             str(folder / "state"),
         ]
-        self.process = subprocess.Popen(
-            [*command, "--token-file", str(token), *options],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
+        self.log = folder / "log"
+        with self.log.open("w") as log:  # a pipe that nobody reads fills up, and the server waits
+            self.process = subprocess.Popen(
+                [*command, "--token-file", str(token), *options],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
         self.said = ""
         for line in self.process.stdout:
             self.said += line
             if found := re.search(r"Listening on (http://\S+)", line):
                 self.address = found[1]
                 return
-        raise AssertionError(self.said)
+        raise AssertionError(self.said + self.log.read_text())
 
     def read(self, path: str) -> str:
         with urllib.request.urlopen(self.address + path, timeout=30) as answer:
@@ -72,7 +75,7 @@ class Server:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        self.said += self.process.communicate(timeout=30)[0]
+        self.said += self.process.communicate(timeout=30)[0] + self.log.read_text()
         return self.process.returncode
 
 
@@ -152,9 +155,11 @@ def test_the_exit_code_is_1_if_the_state_could_not_be_saved(bundle_path, tmp_pat
     assert "could not be saved" in server.said.splitlines()[-1]
 
 
-def test_the_log_of_a_real_server_has_requests_and_guard_actions_as_json_lines(tmp_path, npy, images) -> None:
+def test_every_line_that_a_real_server_writes_on_standard_error_is_json(tmp_path, npy, images) -> None:
     settings = asdict(Guard(overconfidence=0.0, window=1))
     save_bundle(replace(small_bundle(lr=0.1), guard=settings), tmp_path / "a.bundle")
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "token").chmod(0o644)  # which is answered with a warning
     server = Server(tmp_path / "a.bundle", tmp_path, "--log-format", "json")
     for seed in range(3):
         server.ask("/v1/predict", npy(images(6, seed)))
@@ -162,8 +167,9 @@ def test_the_log_of_a_real_server_has_requests_and_guard_actions_as_json_lines(t
         raw.sendall(b"no http at all\r\n\r\n")
         assert raw.recv(4096).startswith(b"HTTP/1.1 400")
     server.read("/healthz")
-    assert server.stop() == 0
-    events = [json.loads(line) for line in server.said.splitlines() if line.startswith("{")]
+    (tmp_path / "state" / "checkpoints").write_text("no folder")
+    assert server.stop() == 1
+    events = [json.loads(line) for line in server.log.read_text().splitlines()]
     requests = [event for event in events if event["event"] == "request"]
     actions = [event for event in events if event["event"] == "guard"]
     assert [(event["path"], event["status"], event["images"]) for event in requests] == [
@@ -173,7 +179,10 @@ def test_the_log_of_a_real_server_has_requests_and_guard_actions_as_json_lines(t
     assert actions
     assert all(event["causes"] == ["overconfidence"] and event["action"] == "pull" for event in actions)
     assert {name for event in actions for name in event["requests"]} <= {event["id"] for event in requests}
-    assert [event["message"] for event in events if event["event"] == "message"] == ["Invalid HTTP request received."]
+    messages = [event["message"] for event in events if event["event"] == "message"]
+    assert messages[0].startswith("Other users of this machine can read the token")
+    assert messages[1] == "Invalid HTTP request received."
+    assert "could not be saved" in messages[-1]
     assert TOKEN not in server.said
 
 

@@ -127,7 +127,7 @@ def test_a_wrong_order_of_labels_is_found(case, digits):
     assert not report.ok
     assert report.explanation.without.startswith(without)
     assert report.explanation.error == pytest.approx(check_network(net, data).error, abs=0.02)
-    assert "Put them in its order." in str(report)
+    assert "Put them in its order: class folders are taken in alphabetical order" in str(report)
 
 
 def test_untrained_network_is_not_explained_away(digits):

@@ -83,3 +83,23 @@ def test_a_claim_that_does_not_hold_fails_the_build(tmp_path, monkeypatch) -> No
     with pytest.raises(AssertionError):
         build.write_page("wrong", tmp_path)
     assert not (tmp_path / "wrong.md").exists()
+
+
+def test_a_failed_tutorial_keeps_its_pictures_and_shows_what_it_printed(tmp_path, monkeypatch, capfd) -> None:
+    text = '"""Short.\n\nIt is.\n"""\n\n# %%\nfrom PIL import Image\nImage.new("L", (4, 4), {grey}).save("a.png")\n'
+    picture = "\n# %% [markdown]\n# ![A colour](a.png)\n"
+    monkeypatch.setattr(build, "SCRIPTS", tmp_path / "tutorials")
+    build.SCRIPTS.mkdir()
+    script = build.SCRIPTS / "short.py"
+    script.write_text(text.format(grey=10) + picture)
+    build.write_page("short", tmp_path)
+    files = {path: path.read_bytes() for path in (tmp_path / "short.md", tmp_path / "pictures" / "short-1.png")}
+    failing = '\n# %%\nimport os\nos.write(1, b"a hint")\nassert 2 < 1\n'
+    script.write_text(text.format(grey=200) + picture + failing)
+    with pytest.raises(AssertionError):
+        build.write_page("short", tmp_path)
+    assert {path: path.read_bytes() for path in files} == files
+    assert "a hint" in capfd.readouterr().err
+    script.write_text(text.format(grey=200))
+    build.write_page("short", tmp_path)
+    assert not list((tmp_path / "pictures").iterdir())

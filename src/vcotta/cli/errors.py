@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import site
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from vcotta._util.errors import file_trouble
+from vcotta.cli.config_file import words_of
 
 __all__ = ["describe", "fail", "is_from_users_code", "usage_message"]
 
-_LIBRARIES = sys.stdlib_module_names | {
-    *("vcotta", "torch", "numpy", "PIL", "safetensors", "sklearn", "scipy", "typer", "click", "rich", "matplotlib"),
-    *("jinja2", "filelock", "fastapi", "starlette", "uvicorn", "ray", "torchvision", "timm", "tensorboard"),
-}
+_OURS = Path(__file__).resolve().parents[1]
 
 
 def fail(message: str) -> None:
@@ -30,14 +33,20 @@ def describe(error: Exception) -> str:
     if isinstance(error, OSError):
         return file_trouble(error)
     *_, last = _frames(error)
-    return str(error) if _package(last) == "vcotta" else f"{error} Add --debug to see where this happened."
+    if _is_ours(last):
+        return str(error)
+    said = str(error).strip() or type(error).__name__
+    return f"{said}{'' if said.endswith(('.', '!', '?')) else '.'} Add --debug to see where this happened."
 
 
 def is_from_users_code(error: BaseException) -> bool:
-    """Whether an error, or one that caused it, passed through code that belongs neither to vcotta nor to a library."""
+    """Whether an error, or one that caused it, passed through code that belongs neither to vcotta nor to a library.
+
+    Installed packages are libraries, except those that registered a method.
+    """
     seen: BaseException | None = error
     while seen is not None:
-        if any(_package(frame) not in _LIBRARIES for frame in _frames(seen)):
+        if any(_is_users(frame) for frame in _frames(seen)):
             return True
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
     return False
@@ -57,6 +66,8 @@ def usage_message(error: Any, words: Sequence[str]) -> str:
 
     name = option.lstrip("-").replace("-", "_")
     chosen = _value_of("--method", words)
+    if chosen is None and (config := _value_of("--config", words)):
+        chosen = _value_of("--method", words_of(Path(config), context.command.params))
     methods = [chosen] if chosen in list_methods() else list_methods()
     owner = next((one for one in methods if name in {field.name for field in fields(find_method(one).Config)}), None)
     if owner is None:
@@ -82,5 +93,29 @@ def _frames(error: BaseException) -> Iterator[FrameType]:
             yield frame
 
 
-def _package(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+def _is_ours(frame: FrameType) -> bool:
+    return _file(frame).is_relative_to(_OURS)
+
+
+def _is_users(frame: FrameType) -> bool:
+    if _is_ours(frame):
+        return False
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package in _packages_of_methods() or not any(map(_file(frame).is_relative_to, _library_folders()))
+
+
+def _file(frame: FrameType) -> Path:
+    return Path(os.path.realpath(frame.f_code.co_filename))
+
+
+@functools.cache
+def _library_folders() -> list[Path]:
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return [Path(os.path.realpath(path)) for path in (*installed, *site.getsitepackages(), site.getusersitepackages())]
+
+
+def _packages_of_methods() -> set[str]:
+    """The packages whose methods are registered, other than vcotta; an error may come before any is."""
+    registry = sys.modules.get("vcotta.methods.registry")
+    methods = registry.REGISTERED.values() if registry else ()
+    return {method.__module__.partition(".")[0] for method in methods} - {"vcotta"}

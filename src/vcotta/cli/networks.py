@@ -122,6 +122,7 @@ def warmup(
     model: Model = None,
     weights: Annotated[Path | None, typer.Option(help="Weights of the network; for digits one is trained.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default the data set's own.")] = None,
+    lr: Annotated[float | None, typer.Option(help="First step size of Adam; by default the data set's own.")] = None,
     augmix: Annotated[bool | None, typer.Option(help="Use AugMix images; by default the data set's own.")] = None,
     flip: Annotated[bool | None, typer.Option(help="Mirror images; by default the data set's own.")] = None,
     source_limit: SourceLimit = None,
@@ -146,7 +147,7 @@ def warmup(
     benchmark, runtime = find_source(dataset), runtime_for(device, precision)
     check_out_file(out)
     refuse_existing(out, overwrite)
-    asked: dict[str, Any] = {"epochs": epochs, "augmix": augmix, "flip": flip, "unsupported": unsupported}
+    asked: dict[str, Any] = {"epochs": epochs, "lr": lr, "augmix": augmix, "flip": flip, "unsupported": unsupported}
     config = replace(benchmark.warm_up, **{name: value for name, value in asked.items() if value is not None})
     with display() as task, interrupt_message(), one_thread(dataset == "digits"):
         plain = source_network(benchmark, model, weights, seed=seed, runtime=runtime, task=task)

@@ -79,6 +79,11 @@ def runtime_for(device: str | None, precision: str | None) -> Any:
 
     from vcotta.nn.runtime import Runtime
 
+    if device is not None and device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            f"Expected `--device` to be one this machine has, but got {device} and torch sees no GPU. "
+            "Use --device cpu or install a CUDA build of torch."
+        )
     return Runtime(device or ("cuda" if torch.cuda.is_available() else "cpu"), precision)  # type: ignore[arg-type]
 
 

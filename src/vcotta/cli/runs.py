@@ -147,7 +147,7 @@ def run(
     from vcotta.corruptions import STANDARD
     from vcotta.experiments.build import stream_for
     from vcotta.experiments.grid import run_spec
-    from vcotta.methods import check_distributed, import_method
+    from vcotta.methods import check_distributed, find_method, import_method
     from vcotta.nn.distributed import World, join_world
     from vcotta.report.tables import by_corruption, comparison
     from vcotta.runs.run import SUMMARY, check_folder
@@ -155,6 +155,11 @@ def run(
     from vcotta.runs.tensorboard import TensorBoardLog
 
     method, runtime = import_method(method), runtime_for(device, precision)
+    if unsupported is not None and not find_method(method).needs_variational:
+        raise ValueError(
+            f"Expected `--unsupported` only with a method whose network is warmed up, but {method} has no warm-up. "
+            "Leave it out."
+        )
     files = {"subset": subset, "list_file": list_file, "preprocess": preprocess, "legacy": legacy or None}
     spec = RunSpec(
         method,
@@ -189,6 +194,8 @@ def run(
         with world.all_or_none():
             if world.leads and not (resume and (out / SUMMARY).exists()):  # a finished run may be a read-only one
                 check_out_folder(out)
+            if world.leads and tensorboard:
+                check_out_folder(tensorboard)
             log = TensorBoardLog(tensorboard) if tensorboard and world.leads else None
         if log is not None:
             stack.enter_context(log)

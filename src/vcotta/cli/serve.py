@@ -138,6 +138,8 @@ def serve(
     SIGTERM or Ctrl-C answers the open requests, for at most 30 seconds, saves the state and stops. The next start
     continues from there.
     """
+    import logging
+
     import torch
 
     from vcotta._util.errors import unknown_name
@@ -155,11 +157,11 @@ def serve(
             f"Expected the packages of the extra `serve`, but {error.name} is missing. Install them: "
             "pip install fastapi uvicorn python-multipart prometheus-client"
         ) from error
-    token = None if token_file is None else read_token(token_file)
-    check_exposure(host, token)
     if log_format not in ("text", "json"):
         raise unknown_name("log_format", log_format, ("text", "json"))
     log_to("json" if log_format == "json" else "text")
+    token = None if token_file is None else read_token(token_file)
+    check_exposure(host, token)
     torch.set_num_threads(threads)
     limits = Limits(
         body=max_body,
@@ -186,6 +188,7 @@ def serve(
         typer.echo(f"Serving {service.bundle.method} on {service.bundle.network.name}; state: {folder}, {version}")
         run_app(create_app(service, token), sockets)
     if not engine.saved:
-        typer.echo(f"Stopped; the state (version {engine.changes}) could not be saved in {folder}", err=True)
+        stopped = "Stopped; the state (version %d) could not be saved in %s"
+        logging.getLogger("vcotta.serve").error(stopped, engine.changes, folder)
         raise typer.Exit(1)
     typer.echo(f"Stopped; the state is in {folder} (version {engine.changes})")

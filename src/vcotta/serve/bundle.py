@@ -265,7 +265,10 @@ def load_bundle(path: str | os.PathLike[str]) -> Bundle:
         FileNotFoundError: If there is no such file.
         ValueError: If it is damaged, of another kind, or has values out of range.
     """
-    content = read_state(Path(path), _KIND)
+    try:
+        content = read_state(Path(path), _KIND)
+    except ValueError as error:
+        raise ValueError(f"{error} Make a bundle with `vcotta bundle`.") from error
     try:
         card = dict(content.pop("network"))
         for key in ("mean", "std"):

@@ -10,6 +10,7 @@ import logging
 import re
 import secrets
 import sys
+import warnings
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 from urllib.parse import quote
@@ -25,13 +26,14 @@ _LONGEST_PATH = 200
 
 
 def log_to(form: LogFormat, stream: TextIO | None = None) -> None:
-    """Write the log of the server, and the warnings of uvicorn, to a stream, by default standard error."""
+    """Write the log of the server, and all warnings, to a stream, by default standard error."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
     for name, level in (("vcotta.serve", logging.INFO), ("uvicorn", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)
+    warnings.showwarning = _log_warning
 
 
 def log_event(event: str, level: int = logging.INFO, **fields: Any) -> None:
@@ -58,6 +60,11 @@ def safe_path(path: str) -> str:
         ('/v1/state', '/a%20b%0Ac')
     """
     return quote(path[:_LONGEST_PATH], errors="replace")[:_LONGEST_PATH]
+
+
+def _log_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Log a Python warning on one line; `logging.captureWarnings` would add its source on a second one."""
+    _log.warning("%s", " ".join(str(message).split()))
 
 
 class _Text(logging.Formatter):

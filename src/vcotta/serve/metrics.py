@@ -46,7 +46,9 @@ class Metrics:
             "vcotta_requests", "Requests by path and status.", ["path", "status"], registry=self.registry
         )
         self._predict_seconds = Histogram(
-            "vcotta_predict_seconds", "Seconds from a request for predictions to its answer.", registry=self.registry
+            "vcotta_predict_seconds",
+            "Seconds from a request to its predictions; only status 200 counts.",
+            registry=self.registry,
         )
         self._batches = self._counter("batches", "Batches adapted to since the server started.")
         self._images = self._counter("images", "Images adapted to since the server started.")
@@ -76,7 +78,7 @@ class Metrics:
     def add_request(self, path: str, status: int, seconds: float) -> None:
         """Count a request; ``path`` must be one of the routes, not the client's text."""
         self._requests.labels(path, str(status)).inc()
-        if path == "/v1/predict":
+        if path == "/v1/predict" and status == 200:  # refusals are quick and would lower the quantiles
             self._predict_seconds.observe(seconds)
 
     def add_batch(self, answer: Answer, seconds: float, requests: int, step: int, change: int, distance: float) -> None:

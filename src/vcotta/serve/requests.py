@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import math
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ _PILLOW_LIMIT = 89_478_485  # pixels; Pillow warns about larger images
 _FORMATS = ("PNG", "JPEG")  # few decoders, few vulnerabilities; "JPEG" also opens MPO, several JPEGs in one file
 _MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"})  # at most eight bits a channel
 _MOST_SCANS = 20  # of a progressive JPEG: encoders write 10, and 18 for CMYK; each costs a pass over the whole image
+_SEGMENT = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")  # of a JPEG; other markers have no length
+_START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
 _MOST_ASPECT = 20  # longer side by shorter side: resizing would make a thin image enormous
 _MOST_HEADER = 1024  # bytes of an .npy header, usually 118
 _DISCARDED = 4  # of a refused body so many times `Limits.body` are read
@@ -268,9 +271,25 @@ def _open(content: bytes, name: str, limits: Limits) -> Image.Image:
     if image.mode not in _MODES or any(";16" in mode for mode in raw):
         detail = f"Expected {name} to have eight bits a channel, but its mode is {', '.join(raw) or image.mode}."
         raise RefusedError(422, detail)
-    if image.format != "PNG" and (scans := content.count(b"\xff\xda")) > _MOST_SCANS:
+    if image.format != "PNG" and (scans := _count_scans(content)) > _MOST_SCANS:
         raise RefusedError(422, f"Expected {name} to have at most {_MOST_SCANS} scans, but it has {scans}.")
     return image
+
+
+def _count_scans(content: bytes) -> int:
+    """Count the scans of a JPEG's first image, in the way its decoder finds them.
+
+    Segments are skipped by their length, and nothing after the end of the image counts: metadata, thumbnails and
+    videos may hold any bytes.
+    """
+    scans, place = 0, 2
+    while found := _SEGMENT.search(content, place):
+        marker, place = content[found.end() - 1], found.end()
+        if marker == _END_OF_IMAGE:
+            break
+        scans += marker == _START_OF_SCAN
+        place += max(2, int.from_bytes(content[place : place + 2]))
+    return scans
 
 
 def _decode(image: Image.Image, preprocess: Preprocess, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

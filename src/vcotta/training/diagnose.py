@@ -32,7 +32,10 @@ _SCALES: dict[str, MeanStd] = {
     "(x - 0.5) / 0.5 applied": HALF,
     "pixels from 0 to 255": ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
 }
-_ORDER_ADVICE = "the labels are in another order than the network was trained with. Put them in its order."
+_ORDER_ADVICE = (
+    "the labels are in another order than the network was trained with. Put them in its order: class folders are taken "
+    "in alphabetical order, so rename them, for example to 00_cat, 01_dog."
+)
 
 
 @dataclass(frozen=True)
