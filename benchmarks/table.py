@@ -77,8 +77,8 @@ def train_step_text() -> str:
     found = _read("train-step.json")
     setting = found["setting"]
     note = (
-        f"{setting['network']}, three forms of {setting['batch_size']} images a step, compiled; {setting['hardware']}, "
-        f"torch {setting['torch']}; {setting['timing']} (`benchmarks/train_step.py`)."
+        f"{setting['network']}, three forms of {setting['batch_size']} images per step, compiled; "
+        f"{setting['hardware']}, torch {setting['torch']}; {setting['timing']} (`benchmarks/train_step.py`)."
     )
     return table(["", "ms"], [(row["what"], f"{row['ms']:.1f}") for row in found["rows"]]) + f"\n\n{note}"
 
@@ -122,7 +122,7 @@ def adapt_text() -> str:
         same = {row["way"]: row for row in found["rows"] if row["method"] == name}
         gain = same[ways[-1]]["seconds"] / same[ways[0]]["seconds"]
         rows.append((name, *(cell for way in ways for cell in _cost(same[way])), f"{gain:.1f}"))
-    columns = [c for way in ways for c in (f"{way}: s a corruption", "TFLOP/s", "of the ceiling", "peak GiB")]
+    columns = [c for way in ways for c in (f"{way}: seconds per corruption", "TFLOP/s", "of the ceiling", "peak GiB")]
     words = ", ".join(f"{key} {value}" for key, value in setting.items() if isinstance(value, str))
     warm = "; ".join(f"{way}: {row['epoch_seconds']:.1f} s" for way, row in zip(ways, found["warm_up"], strict=False))
     note = (
