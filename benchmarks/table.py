@@ -22,7 +22,7 @@ def corruptions_text() -> str:
     setting = result["setting"]
     ours, same_work, rival = (result["sum"][key] for key in ("ours", "ours_224", "rival"))
     return (
-        f"All fifteen together take {ours:.2f} ms an image of {setting['image_size']} px on one CPU thread "
+        f"All fifteen together take {ours:.2f} ms per image of {setting['image_size']} px on one CPU thread "
         f"({setting['cpu']}); with the constants of ImageNet-C {same_work:.2f} ms, where the package "
         f"imagecorruptions-imaug takes {rival:.2f} ms in the same run ({rival / same_work:.1f} times as long). "
         f"15 x 10 000 images take {result['whole_set']['seconds']:.0f} s with two processes "
@@ -58,7 +58,7 @@ def serve_memory_text() -> str:
         "between_requests_mib": "between requests",
         "peak_of_requests_mib": "highest, requests",
         "peak_of_checkpoint_mib": "highest, checkpoint",
-        "cpu_seconds_a_request": "CPU s a request",
+        "cpu_seconds_a_request": "CPU s per request",
     }
     names = {"before": "a copy of the state for every batch (before)", "after": "restore point and journal (now)"}
     body = [(names[row], *(f"{rows[row][key]:g}" for key in columns)) for row in names]

@@ -130,8 +130,8 @@ def nearest_text() -> str:
     return (
         f"Of {len(usual) - 2} other methods that learn, {near.upper()} comes nearest on that network with "
         f"{usual[near]:.1f} % (TCA was run there with a larger step than it has now). On another, trained as the "
-        f"published one was, {best.upper()} has {recipe[best]:.1f} % where BN has {recipe['bn']:.1f}; VCoTTA has not been run "
-        "there ([all of them](../../studies/methods/page.md))."
+        f"published one was, {best.upper()} has {recipe[best]:.1f} % where BN has {recipe['bn']:.1f}; VCoTTA has not "
+        "been run there ([all of them](../../studies/methods/page.md))."
     )
 
 
