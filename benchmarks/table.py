@@ -42,8 +42,8 @@ def load_text() -> str:
         f"{sum(refused.values())} refused as they should be ({counts}), "
         f"{run['by_status'].get('hung up', 0)} hung up in the middle; {run['wrong_answers']} wrong answers, "
         f"{run['server_errors']} server errors. Valid requests, of 1 to 50 images, took {run['seconds_p50']:.2f} s in "
-        f"the median and {run['seconds_p99']:.2f} s at the 99th percentile, with {run['images_a_second']:.0f} images per "
-        f"second in all; {run['accuracy']:.1%} of the digits were named rightly. The server's memory was "
+        f"the median and {run['seconds_p99']:.2f} s at the 99th percentile, with {run['images_a_second']:.0f} images "
+        f"per second in all; {run['accuracy']:.1%} of the digits were named rightly. The server's memory was "
         f"{memory['start']} MiB at the start and {memory['max']} MiB at most ({memory['max_by_minute'][1]} MiB in the "
         f"second minute)."
     )
