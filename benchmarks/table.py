@@ -22,7 +22,7 @@ def corruptions_text() -> str:
     setting = result["setting"]
     ours, same_work, rival = (result["sum"][key] for key in ("ours", "ours_224", "rival"))
     return (
-        f"All fifteen together take {ours:.2f} ms an image of {setting['image_size']} px on one CPU thread "
+        f"All fifteen together take {ours:.2f} ms per image of {setting['image_size']} px on one CPU thread "
         f"({setting['cpu']}); with the constants of ImageNet-C {same_work:.2f} ms, where the package "
         f"imagecorruptions-imaug takes {rival:.2f} ms in the same run ({rival / same_work:.1f} times as long). "
         f"15 x 10 000 images take {result['whole_set']['seconds']:.0f} s with two processes "
@@ -42,8 +42,8 @@ def load_text() -> str:
         f"{sum(refused.values())} refused as they should be ({counts}), "
         f"{run['by_status'].get('hung up', 0)} hung up in the middle; {run['wrong_answers']} wrong answers, "
         f"{run['server_errors']} server errors. Valid requests, of 1 to 50 images, took {run['seconds_p50']:.2f} s in "
-        f"the median and {run['seconds_p99']:.2f} s at the 99th percentile, with {run['images_a_second']:.0f} images a "
-        f"second in all; {run['accuracy']:.1%} of the digits were named rightly. The server's memory was "
+        f"the median and {run['seconds_p99']:.2f} s at the 99th percentile, with {run['images_a_second']:.0f} images "
+        f"per second in all; {run['accuracy']:.1%} of the digits were named rightly. The server's memory was "
         f"{memory['start']} MiB at the start and {memory['max']} MiB at most ({memory['max_by_minute'][1]} MiB in the "
         f"second minute)."
     )
@@ -58,7 +58,7 @@ def serve_memory_text() -> str:
         "between_requests_mib": "between requests",
         "peak_of_requests_mib": "highest, requests",
         "peak_of_checkpoint_mib": "highest, checkpoint",
-        "cpu_seconds_a_request": "CPU s a request",
+        "cpu_seconds_a_request": "CPU s per request",
     }
     names = {"before": "a copy of the state for every batch (before)", "after": "restore point and journal (now)"}
     body = [(names[row], *(f"{rows[row][key]:g}" for key in columns)) for row in names]
@@ -77,8 +77,8 @@ def train_step_text() -> str:
     found = _read("train-step.json")
     setting = found["setting"]
     note = (
-        f"{setting['network']}, three forms of {setting['batch_size']} images a step, compiled; {setting['hardware']}, "
-        f"torch {setting['torch']}; {setting['timing']} (`benchmarks/train_step.py`)."
+        f"{setting['network']}, three forms of {setting['batch_size']} images per step, compiled; "
+        f"{setting['hardware']}, torch {setting['torch']}; {setting['timing']} (`benchmarks/train_step.py`)."
     )
     return table(["", "ms"], [(row["what"], f"{row['ms']:.1f}") for row in found["rows"]]) + f"\n\n{note}"
 
@@ -122,7 +122,7 @@ def adapt_text() -> str:
         same = {row["way"]: row for row in found["rows"] if row["method"] == name}
         gain = same[ways[-1]]["seconds"] / same[ways[0]]["seconds"]
         rows.append((name, *(cell for way in ways for cell in _cost(same[way])), f"{gain:.1f}"))
-    columns = [c for way in ways for c in (f"{way}: s a corruption", "TFLOP/s", "of the ceiling", "peak GiB")]
+    columns = [c for way in ways for c in (f"{way}: seconds per corruption", "TFLOP/s", "of the ceiling", "peak GiB")]
     words = ", ".join(f"{key} {value}" for key, value in setting.items() if isinstance(value, str))
     warm = "; ".join(f"{way}: {row['epoch_seconds']:.1f} s" for way, row in zip(ways, found["warm_up"], strict=False))
     note = (

@@ -11,9 +11,9 @@ from vcotta.methods import VCoTTAConfig, configure, find_method, list_methods
 PRESETS = ("paper", "authors", "best")
 MEANINGS = {
     "alpha": "weight of the source, by rule or fixed",
-    "source_views": "the source looks at the views, too",
+    "source_views": "the source predicts the views, too",
     "scope": "one alpha for the batch, or for each image",
-    "margin": "how much surer than the image a view must be to be kept; -1 keeps all",
+    "margin": "how much more confident than on the image the network must be on a view to keep it; -1 keeps all",
     "target": "what the student learns: the teacher's opinion, or both priors'",
     "temperature": "sharpens that target",
     "loss": "cross-entropy, one way or both ways",
@@ -51,7 +51,7 @@ def _shown(value: object) -> str:
 
 def methods_text() -> str:
     """Return a row for each method, from its own card."""
-    headings = ["Method", "Venue", "What it does", "Trains", "Needs of the source", "Cost of a batch"]
+    headings = ["Method", "Venue", "What it does", "Trains", "Needs of the source", "Cost per batch"]
     headings += ["Written from", "Distributed"]
     rows = []
     for name in list_methods():

@@ -6,8 +6,8 @@ A test-time adaptation method of your own in about thirty lines, measured beside
 # %% [markdown]
 # ## The idea
 #
-# TENT lowers the entropy of all its predictions, also of those that are wrong. Ours learns only from the surest part
-# of each batch. We call it `surest`.
+# TENT lowers the entropy of all its predictions, also of those that are wrong. Ours learns only from the images of
+# each batch that it is most confident about. We call it `surest`.
 #
 # A method is a frozen config and a class with two functions. `setup` makes the networks and the optimiser out of a
 # copy of the model; `predict_and_adapt` takes a batch and returns log-probabilities.

@@ -86,7 +86,7 @@ subprocess.run(
 # 4. **Does it know when it is wrong?** ECE is the gap between confidence and accuracy, NLL punishes sure mistakes.
 #    Entropy minimisation lowers the error and often worsens both. See [calibration and abstaining](calibration.md).
 # 5. **What does it cost?** The report counts passes, which do not depend on the machine, and seconds, which do.
-#    VCoTTA pays for its views with many forward passes a batch; `views=8` is a quarter of the usual number.
+#    VCoTTA pays for its views with many forward passes per batch; `views=8` is a quarter of the usual number.
 #
 # The report adds a warning of its own: VCoTTA started from another network, the warmed one, whose warm-up has seen
 # source data. How much of the gain is that? Run `bn` on the warmed network, too:

@@ -219,7 +219,7 @@ for axis, key in zip(axes, ("entropy", "parameter_distance"), strict=True):
 
 # %% [markdown]
 # The entropy jumps, so an alarm on it finds a covered lens at once. The guard needs a longer look at what is usual
-# here (50 images a class) before it stops the model from learning such pictures: after that
+# here (50 images per class) before it stops the model from learning such pictures: after that
 # `vcotta_guard_events_total` counts, and the history says why. `POST /v1/reset`, with the token, returns to the
 # bundle.
 #

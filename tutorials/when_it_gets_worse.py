@@ -176,7 +176,9 @@ assert mended < error_of("vcotta", warmed, "correlated")
 # %% [markdown]
 # In Python: `build_adapter("vcotta", model, source=loader, statistics="inferred", label_prior=True)`. A method without
 # them warns once on such a stream. It also helps to let more kinds of images meet in a batch, by collecting longer or
-# by mixing several cameras. If `source` is still the best of the three, do not adapt on this stream.
+# by mixing several cameras. RoTTA is the published method meant for such streams; [a study of
+# streams](../../studies/streams/page.md) compares it with these settings. If `source` is still the best of all, do not
+# adapt on this stream.
 #
 # ## The step is too large
 #

@@ -28,7 +28,7 @@ def line_of(batch_size: int) -> tuple[float, float]:
 
 
 def steps_text() -> str:
-    """Return milliseconds, ratio to the plain network, images a second and memory of each method."""
+    """Return milliseconds, ratio to the plain network, images per second and memory of each method."""
     setting = read_result("cost", "steps.json")["setting"]
     headings, columns = ["Method", "Views"], []
     for size in BUDGETS:
@@ -41,7 +41,8 @@ def steps_text() -> str:
     note = (
         f"{rows[0]['network']}, 32 x 32 pixels, {setting['hardware']}, {setting['threads']} thread, median "
         f"{setting['clock']} of {setting['steps']} steps, {setting['runs']} run; memory of the whole process, torch "
-        f"included; torch {setting['torch']}, vcotta {setting['vcotta']} (`studies/cost/run.py`)."
+        f"included; random weights and images (timing only); VCoTTA with its guard, "
+        f"the others without; torch {setting['torch']}, vcotta {setting['vcotta']} (`studies/cost/run.py`)."
     )
     return f"{table(headings, shown, left=2)}\n\n{note}"
 
@@ -58,7 +59,7 @@ def budget_text() -> str:
         base, each = line_of(size)
         lines.append(f"{base:.0f} ms + {each:.0f} ms x views for {size} images")
         allowed.append(f"{budget} ms for {size} images allow {(budget - base) / each:.0f} views")
-    return f"On that thread a batch takes {listed(lines)}. So {listed(allowed)}."
+    return f"On that thread a batch takes {listed(lines)}. As a budget, {listed(allowed)}."
 
 
 TABLES: dict[str, Callable[[], str]] = {"cost-steps": steps_text, "cost-budget": budget_text}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +36,7 @@ def headline_text(dataset: str = "cifar10") -> str:
         "NLL",
         "Brier",
         "ECE",
-        "s a corruption",
+        "seconds per corruption",
         "peak GiB",
     ]
     name = f"{dataset}c-headline"
@@ -127,7 +128,7 @@ def trials_text(place: int) -> str:
     for row in found["rows"]:
         options = ", ".join(f"{key}={value}" for key, value in row["options"].items())
         shown.append((options, *(f"{row[key][0]:.2f} / {row[key][1]:.3f}" if key in row else "-" for key in columns)))
-    note = f"{found['images']} images a corruption and severity, {found['views']} views."
+    note = f"{found['images']} images per corruption and severity, {found['views']} views."
     return f"{table(['Options', *columns.values()], shown)}\n\n{note}"
 
 
@@ -144,6 +145,27 @@ def decomposition_text() -> str:
     """Return what each ingredient adds to those above it."""
     rows = headline_rows("decomposition")
     return table(["", "Error %", "NLL"], [(row["name"], f"{row['error']:.2f}", f"{row['nll']:.3f}") for row in rows])
+
+
+def gains_text() -> str:
+    """Say for the page on how VCoTTA works which ingredients earn the gain."""
+    names = ["BN", "+ warm-up", "+ mean teacher", "+ KL", "+ mixture", "+ views"]
+    errors = {row["name"]: row["error"] for row in headline_rows("decomposition")}
+    warm_up, teacher, divergence, mixture, views = (
+        errors[before] - errors[after] for before, after in itertools.pairwise(names)
+    )
+    assert mixture < 0 < views, "the sentence says otherwise"
+    cells = [one["cell"] for one in read_result("headline", "cifar10c-decomposition-manifests.json").values()]
+    (images,), (seed,) = {one["limit"] for one in cells}, {one["seed"] for one in cells}
+    return (
+        f"On CIFAR10-C ({images} images per corruption, seed {seed}) nearly all of the gain over BN comes from the "
+        f"warm-up ({warm_up:.1f} points, with the random views it trains on) and the mean teacher ({teacher:.1f}). "
+        f"The parts that make the method Bayesian at test time add little or nothing here: the "
+        f"divergence, in which the learned standard deviations count, {divergence:.2f} points; the mixture of priors "
+        f"costs {-mixture:.1f}, of which the views give back {views:.1f} "
+        "([ingredients](../studies/headline/page.md#what-each-ingredient-adds), "
+        "[ablations](../studies/reproduce/page.md#ablation-components-on-cifar10-c))."
+    )
 
 
 def loops_text() -> str:
@@ -190,6 +212,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "by-corruption-cifar100": functools.partial(by_corruption_text, "cifar100"),
     "carried": carried_text,
     "decomposition": decomposition_text,
+    "gains": gains_text,
     "loops": loops_text,
     "precision": precision_text,
     "warmups": warmups_text,

@@ -66,7 +66,7 @@ def training_length_text() -> str:
         (name, *(", ".join(_scores(row)) for row in (before, longer[name])), f"{before['seconds_per_corruption']:.2f}")
         for name, before in shorter.items()
     ]
-    headings = ["", "28 epochs: error %, NLL", "100 epochs: error %, NLL", "28 epochs: s a corruption"]
+    headings = ["", "28 epochs: error %, NLL", "100 epochs: error %, NLL", "28 epochs: seconds per corruption"]
     return table(headings, shown)
 
 

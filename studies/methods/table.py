@@ -79,7 +79,7 @@ def benchmark_text(name: str) -> str:
         cost = [f"{seconds:.2f}", f"{run['peak_memory'] / 2**30:.2f}", f"{run['forwards']}, {run['backwards']}"]
         published = order[method][1] if method in order else "-"
         rows.append((method, f"{100 * mean['error']:.1f}", published, *scores, *cost))
-    headings = ["Method", "Error %", "published", "NLL", "Brier", "ECE", "s a corruption", "peak GiB"]
+    headings = ["Method", "Error %", "published", "NLL", "Brier", "ECE", "seconds per corruption", "peak GiB"]
     domains = [part["domain"].replace("_", " ") for part in runs[ran[0]]["domains"]]
     by_corruption = [
         (domain, *(f"{100 * run['domains'][place]['error']:.1f}" for run in runs.values()))
@@ -128,10 +128,10 @@ def nearest_text() -> str:
     usual, recipe = errors_of("cifar10c"), errors_of(RECIPE)
     near, best = (min(errors, key=errors.__getitem__) for errors in (usual, recipe))
     return (
-        f"Of {len(usual) - 2} rivals that learn, {near.upper()} comes nearest on that network with {usual[near]:.1f} % "
-        "(TCA was run there with a larger step than it has now). On another, trained as the published one was, "
-        f"{best.upper()} has {recipe[best]:.1f} % where BN has {recipe['bn']:.1f}; VCoTTA has not been run there "
-        "([all of them](../../studies/methods/page.md))."
+        f"Of {len(usual) - 2} other methods that learn, {near.upper()} comes nearest on that network with "
+        f"{usual[near]:.1f} % (TCA was run there with a larger step than it has now). On another, trained as the "
+        f"published one was, {best.upper()} has {recipe[best]:.1f} % where BN has {recipe['bn']:.1f}; VCoTTA has not "
+        "been run there ([all of them](../../studies/methods/page.md))."
     )
 
 

@@ -86,7 +86,7 @@ def opened_step(adapter: OpenedVCoTTA, images: Tensor, labels: Tensor) -> dict[s
 
 
 def _chosen(source: Tensor, teacher: Tensor) -> list[int]:
-    """The image both are surest of, the one the teacher is surer of by most, and the one the source is."""
+    """The image both are most confident of, and those on which the teacher or the source leads by most."""
     return [int((source + teacher).argmin()), int((source - teacher).argmax()), int((teacher - source).argmax())]
 
 
@@ -107,7 +107,7 @@ def _moved(old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> float:
 
 
 def _divergences(adapter: VCoTTA) -> tuple[float, float]:
-    """KL of the student to source and to teacher, in nats a weight."""
+    """KL of the student to source and to teacher, in nats per weight."""
     student, teacher = adapter.networks["student"], adapter.networks["teacher"]
     count = sum(mean.numel() for _, mean, _ in variational_parameters(student))
     with torch.no_grad():

@@ -40,8 +40,8 @@ def loss_text() -> str:
     mixed = f"{alpha:g} KL to the source + {1 - alpha:g} KL to the teacher"
     rows = [
         ("cross-entropy of the student to the target", f"{loss['cross_entropy']:.4f}"),
-        ("KL(student, source), nats a weight", f"{loss['kl_to_source']:.4f}"),
-        ("KL(student, teacher), nats a weight", f"{loss['kl_to_teacher']:.4f}"),
+        ("KL(student, source), nats per weight", f"{loss['kl_to_source']:.4f}"),
+        ("KL(student, teacher), nats per weight", f"{loss['kl_to_teacher']:.4f}"),
         (f"divergence term: {kappa:g} x ({mixed})", f"{loss['kl_term']:.4f}"),
         ("loss, the sum of cross-entropy and divergence term", f"{loss['sum']:.4f}"),
         ("how far the student moved, in standard deviations of its weights", f"{moved['student']:.4f}"),
@@ -51,8 +51,9 @@ def loss_text() -> str:
         (f"wrong of {count}: prediction returned, the same after the step", f"{wrong['before']}, {wrong['after']}"),
     ]
     note = (
-        f"Step {found['step']} of a stream of digits, a batch of {count} images in low {found['corruption']}; torch "
-        f"{found['torch']}, one CPU thread (`python -m studies.worked_step.run`)."
+        f"Step {found['step']} of a stream of digits, a batch of {count} images in low {found['corruption']}; the "
+        f"digits' WideResNet (`wrn-10-1`), seed 0, without a guard; torch {found['torch']}, one CPU thread "
+        "(`python -m studies.worked_step.run`)."
     )
     return f"{table(['whole batch', 'value'], rows)}\n\n{note}"
 
