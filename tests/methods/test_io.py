@@ -81,6 +81,7 @@ OURS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", OURS.values(), ids=OURS)
 @pytest.mark.parametrize("name", ["bn", "vcotta"])
 def test_our_networks_are_rebuilt_with_their_options_and_normalisation(name, make, images, tmp_path) -> None:

@@ -15,6 +15,7 @@ def small_loader(seed=0):
     return batches(data.images[:100], data.labels[:100], 50, shuffle_seed=seed)
 
 
+@pytest.mark.slow
 def test_digits_network_reaches_a_few_per_cent_clean_error():
     source, test = load_digits()
     loader = batches(source.images, source.labels, 50, shuffle_seed=0)

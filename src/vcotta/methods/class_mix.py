@@ -170,7 +170,7 @@ class LabelPrior:
 class ClumpWarning:
     """Warns once if batches that are normalised by their own statistics seem to hold too few classes for that.
 
-    It looks at the batches 1, 2, 4, 8 and so on of a stream, so that looking costs next to nothing.
+    It looks at the batches 4, 8, 16 and so on of a stream, so that looking costs next to nothing.
     """
 
     def __init__(self) -> None:
@@ -179,14 +179,14 @@ class ClumpWarning:
 
     def wants(self, images: int, step: int) -> bool:
         """Whether to look at a batch of so many images, the ``step``-th of its stream."""
-        return not self.done and images > 1 and step & (step - 1) == 0
+        return not self.done and images > 1 and step >= 4 and step & (step - 1) == 0
 
     def see(self, diversity: float, method: str) -> None:
-        """Take in the diversity of a batch, and warn if the mean of four or more is below a half."""
+        """Take in the diversity of a batch, and warn if the mean of three or more is below a half."""
         if math.isfinite(diversity):
             self.seen.append(diversity)
         mean = sum(self.seen) / max(1, len(self.seen))
-        if len(self.seen) < 4 or mean >= 0.5:
+        if len(self.seen) < 3 or mean >= 0.5:
             return
         self.done = True
         warnings.warn(
