@@ -80,9 +80,10 @@ def pin_run(name: str, networks: Networks, folder: Path) -> dict[str, Any]:
     names: tuple[str, ...] = ("gaussian_noise", "fog", "frost")
     if kind == "protocol":
         names, stream["limit"] = ("fog", "snow"), 40
-        stream |= {"rounds": 2} if value == "loops" else {"order": 1} if value == "orders" else {}
+        stream |= {"loops": {"rounds": 2}, "orders": {"order": 1}, "recurring": {"visits": 2}}.get(value, {})
     test = load_digits()[1]
-    made = make_stream(value if kind == "protocol" else "continual", test, names, 3, **stream)
+    corruptions = None if value == "day_night" else names
+    made = make_stream(value if kind == "protocol" else "continual", test, corruptions, 3, **stream)
     adapter = build_adapter(method, networks.of(method), source=networks.source_data(), guard=False, seed=5, **options)
     run = run_stream(adapter, made, folder)
     mean = run.summary()["mean"]

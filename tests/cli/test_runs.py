@@ -135,14 +135,31 @@ def test_a_finished_run_is_shown_before_any_network_is_made(command, untrained, 
     assert "weights_file_sha256 is" in err
 
 
-PROTOCOL_OPTIONS = {"orders": {"order_number": 1}, "loops": {"rounds": 2}, "correlated": {"delta": 0.5}}
-PROTOCOL_WORDS = {"orders": "order=1", "loops": "rounds=2", "correlated": "delta=0.5"}
+PROTOCOL_OPTIONS = {
+    "orders": {"order_number": 1},
+    "loops": {"rounds": 2},
+    "correlated": {"delta": 0},
+    "practical": {"delta": 0.5},
+    "recurring": {"visits": 2},
+    "bursts": {"frames": 3},
+    "day_night": {"turns": 2},
+}
+PROTOCOL_WORDS = {
+    "orders": "order=1",
+    "loops": "rounds=2",
+    "correlated": "delta=0",
+    "practical": "delta=0.5",
+    "recurring": "visits=2",
+    "bursts": "frames=3",
+    "day_night": "turns=2",
+}
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_run_follows_each_protocol_and_records_which(command, untrained, tmp_path, name) -> None:
     words = ("--protocol-set", PROTOCOL_WORDS[name]) if name in PROTOCOL_WORDS else ()
-    run = ("run", "--method", "source", "--limit", "6", "--corruptions", "fog,contrast", "--severity", "2")
+    chosen = () if name == "day_night" else ("--corruptions", "fog,contrast")
+    run = ("run", "--method", "source", "--limit", "6", *chosen, "--severity", "2")
     code, _, err = command(*run, "--protocol", name, *words, "--out", "run")
     assert code == 0, err
     stream = json.loads((tmp_path / "run/manifest.json").read_text())["stream"]
@@ -157,6 +174,7 @@ def test_a_run_follows_each_protocol_and_records_which(command, untrained, tmp_p
         (("--protocol", "loops", "--protocol-set", "rounds=0"), "`rounds` to be at least 1"),
         (("--protocol-set", "rounds=3"), "options of the protocol continual to be none"),
         (("--protocol-set", "rounds"), "`--protocol-set` to be OPTION=VALUE"),
+        (("--protocol", "day_night", "--corruptions", "fog"), "no `corruptions` with the protocol day_night"),
     ],
 )
 def test_a_mistake_in_the_protocol_is_one_line(command, words, text) -> None:

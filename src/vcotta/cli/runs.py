@@ -65,7 +65,8 @@ def run(
     protocol: Annotated[
         str,
         typer.Option(
-            help="Test protocol: continual, gradual, orders, loops, reset_each_shift, mixed_domains or correlated."
+            help="Test protocol: continual, gradual, orders, loops, reset_each_shift, mixed_domains, correlated, "
+            "practical, recurring, bursts or day_night."
         ),
     ] = "continual",
     protocol_set: Annotated[
@@ -73,7 +74,8 @@ def run(
         typer.Option(
             "--protocol-set",
             metavar="OPTION=VALUE",
-            help="A number of the protocol: order=3 of orders, rounds=10 of loops, delta=0.1 of correlated.",
+            help="A number of the protocol: order=3 of orders, rounds=10 of loops, delta=0.1 of correlated and "
+            "practical (0 sorts by class), visits=20 of recurring, frames=32 of bursts, turns=5 of day_night.",
         ),
     ] = None,
     corruptions: Annotated[

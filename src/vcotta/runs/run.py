@@ -191,12 +191,13 @@ class Run:
 
         A domain is a stretch of batches with one corruption and severity. The images of mixed batches are scored with
         those of their domain, domains in the order of the manifest; the seconds of a batch are divided equally among
-        its images.
+        its images. Frames that the stream declares ``unscored``, such as blank ones of ``bursts``, count only in the
+        cost of the run; the images before and after them are one stretch.
         """
+        unscored = self.manifest.get("stream", {}).get("unscored", ())
+        pairs = [pair for pair in zip(self.records, self.timing, strict=True) if pair[0]["domain"] not in unscored]
         domains = []
-        for _, members in groupby(
-            zip(self.records, self.timing, strict=True), key=lambda pair: (pair[0]["domain"], pair[0]["severity"])
-        ):
+        for _, members in groupby(pairs, key=lambda pair: (pair[0]["domain"], pair[0]["severity"])):
             parts: dict[tuple[str, int], list[dict[str, Any]]] = {}
             for record, line in members:
                 for part in _by_domain(record, line["seconds"]):

@@ -54,7 +54,7 @@ class RunSpec:
         source_limit: Number of the source images that the run learns from before testing, the first ones; None for
             all.
         protocol: Name of the test protocol, one of `PROTOCOLS`.
-        protocol_options: Its numbers: ``order``, ``rounds`` or ``delta``.
+        protocol_options: Its numbers, as in `build_protocol`.
         corruptions: Their names in order, or ``("none",)``.
         severity: 1 to 5, or several.
         table: Severity constants, 32, 64 or 224; None for those of the image size.

@@ -20,6 +20,7 @@ from vcotta._util.errors import counted, unknown_name
 from vcotta.corruptions import EXTRA, STANDARD, TABLES, corrupt, frost_source, nearest_table
 from vcotta.corruptions.frost import FrostSource
 from vcotta.data import CorruptedSource, ImageSource, Pixels
+from vcotta.streams.frames import darken, useless_frames
 from vcotta.streams.protocols import Continual, Domain, Segment, build_protocol
 
 __all__ = ["Batch", "ProtocolStream", "Stream", "make_stream"]
@@ -31,7 +32,7 @@ class Batch:
 
     Attributes:
         index: Index in the stream, from 0.
-        domain: Name of the corruption, or ``clean``, or ``mixed`` if there are several.
+        domain: Name of the corruption, or ``clean``, or ``mixed`` if there are several; or the kind of useless frames.
         severity: Its severity, 1 to 5, or 0 if there is no corruption or severities differ.
         images: Floats (n, channels, height, width) in [0, 1].
         labels: Integers (n,), for scoring only; no adapter sees them.
@@ -134,13 +135,14 @@ class ProtocolStream:
         if isinstance(self.data, CorruptedSource):
             for name, severity in self.domains:
                 self.data.corrupted(name, severity)  # raises now, not in the middle of a run, if files are missing
-        elif "frost" in self.corruptions:
+        elif any(name == "frost" for name, _ in self.domains):
             object.__setattr__(self, "frost", frost_source())
 
     def _check_domains(self) -> None:
+        if isinstance(self.data, CorruptedSource) and (self._clean or not self.protocol.corrupts):
+            needed_by = "corruptions=('none',)" if self._clean else f"the protocol {self.protocol.name}"
+            raise ValueError(f"Expected clean images for {needed_by}, but {self.data.name} has none.")
         if self._clean:
-            if isinstance(self.data, CorruptedSource):
-                raise ValueError(f"Expected clean images for corruptions=('none',), but {self.data.name} has none.")
             return
         known = (*STANDARD, *EXTRA)
         for name in self.corruptions:
@@ -173,7 +175,7 @@ class ProtocolStream:
     @property
     def domains(self) -> tuple[Domain, ...]:
         """The domains (corruption, severity) in the order of ``corruptions``; that of the protocol may differ."""
-        return tuple((name, severity) for name in self._names for severity in self.severities)
+        return self.protocol.domains(self._names, self.severities)
 
     @property
     def images_per_domain(self) -> int:
@@ -210,6 +212,10 @@ class ProtocolStream:
         images = segment.images[part]
         labels = torch.from_numpy(self.data.labels[images]).to(self.device)
         reset = segment.reset and not first
+        if segment.useless is not None:
+            pixels = self._pixels(segment.domains[0], images)
+            frames = useless_frames(segment.useless, pixels, self.seed, number, first)
+            return Batch(index, segment.useless, 0, _to_floats(frames), labels, reset)
         if segment.which is None or len(segment.domains) == 1:
             name, severity = segment.domains[0]
             return Batch(index, name, severity, _to_floats(self._pixels((name, severity), images)), labels, reset)
@@ -240,8 +246,10 @@ class ProtocolStream:
         """Return the corrupted bytes of these images, all of one domain."""
         source = self.data.corrupted(*domain) if isinstance(self.data, CorruptedSource) else self.data.images
         pixels = torch.from_numpy(_read(source, images)).to(self.device)
-        if self._clean or isinstance(self.data, CorruptedSource):
+        if domain[0] == "clean" or isinstance(self.data, CorruptedSource):
             return pixels
+        if domain[0] == "dark":
+            return darken(pixels, domain[1])
         return corrupt(pixels, *domain, seed=self.seed, offset=images, table=self.table, textures=self.frost)
 
     def describe(self) -> dict[str, Any]:
@@ -255,8 +263,9 @@ class ProtocolStream:
             pixels, digest = self.data.images, self.data.sha256()
             table = self.table or nearest_table(*pixels.shape[1:3])
             made = {"pixels": "generated", "severity_table": table, "seed": self.seed, "frost": self.frost}
-        if self._clean:
-            made = {"pixels": "clean", "severity_table": None, "seed": seed, "frost": None}
+        if self._clean or not self.protocol.corrupts:
+            pixels_are = "clean" if self._clean else "generated"
+            made = {"pixels": pixels_are, "severity_table": None, "seed": seed, "frost": None}
         files = getattr(pixels, "preprocess", None)  # how image files were resized
         return {
             **self.protocol.describe(),
@@ -282,14 +291,14 @@ class ProtocolStream:
         stored = isinstance(self.data, CorruptedSource)
         if stored:
             end.append("from files")
-        if self.protocol.draws_images or not (stored or self._clean):
+        if self.protocol.draws_images or not (stored or self._clean or not self.protocol.corrupts):
             end.append(f"seed {self.seed}")
         if self._clean:
             return f"Stream of {self.data.name}: {self.images_per_domain} images as they are, {', '.join(end)}."
-        kinds, levels = len(self.corruptions), self.protocol.path(self.severities)
+        levels = self.protocol.path(self.severities)
         at = f"severity {levels[0]}" if len(levels) == 1 else f"severities {', '.join(map(str, levels))}"
         return (
-            f"{self.protocol.kind} stream of {self.data.name}: {counted(kinds, 'corruption')} at {at}, "
+            f"{self.protocol.kind} stream of {self.data.name}: {self.protocol.contents(self._names)} at {at}, "
             f"{self.images_per_domain} images each, {', '.join(end)}."
         )
 
@@ -311,7 +320,8 @@ def make_stream(
     Args:
         protocol: One of `PROTOCOLS`, for example ``continual``, or a protocol object.
         data: Clean test images, or corrupted ones from files.
-        corruptions: Names in order; None for the fifteen standard ones, ``("none",)`` for the images as they are.
+        corruptions: Names in order; None for the fifteen standard ones, ``("none",)`` for the images as they are. With
+            ``day_night`` there are none to choose.
         severity: 1 to 5, or several; for ``gradual`` the peak, or the way up.
         batch_size: Images in a batch.
         limit: Use only this many images of each domain.
