@@ -256,12 +256,12 @@ def judge(tally: Tally, sent: Sent, labels: np.ndarray, status: int, body: bytes
             tally.right += sum(p["label"] == label for p, label in zip(found["predictions"], labels, strict=False))
 
 
-def mistake(found: dict[str, Any], count: int, adapted: bool) -> str | None:
-    """Return what is wrong with an answer, or None."""
+def mistake(found: dict[str, Any], count: int, adapt: bool) -> str | None:
+    """Return what is wrong with an answer, or None; a request to ``adapt`` may be answered without an update."""
     predictions = found["predictions"]
     if len(predictions) != count:
         return f"{len(predictions)} predictions for {count} images"
-    if found["batch"]["adapted"] != adapted or found["batch"]["images"] < count:
+    if (found["batch"]["adapted"] and not adapt) or found["batch"]["images"] < count:
         return f"wrong batch: {found['batch']}"
     for p in predictions:
         values = p["probabilities"]

@@ -22,10 +22,15 @@ def answer(**changes):
     return {"predictions": [prediction], "batch": {"adapted": True, "images": 1}}
 
 
+def not_adapted():
+    return answer() | {"batch": {"adapted": False, "images": 1}}
+
+
 def test_a_right_answer_is_right_and_a_wrong_one_is_noticed(load) -> None:
     assert load.mistake(answer(), 1, True) is None
     assert load.mistake(answer(), 2, True)
     assert load.mistake(answer(), 1, False)
+    assert load.mistake(not_adapted(), 1, True) is load.mistake(not_adapted(), 1, False) is None
     for wrong in ({"label": 1, "name": "1"}, {"label": 10}, {"probabilities": [0.5] * 10}, {"probabilities": [1.0]}):
         assert load.mistake(answer(**wrong), 1, True), wrong
 

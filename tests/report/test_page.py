@@ -214,3 +214,18 @@ def test_mixed_batches_are_one_stretch_of_the_stream_and_many_columns(make_run):
     page = html_page({"a": run})
     assert page.count("<span>fog</span>") == page.count("<span>snow</span>") == 1
     assert "2 domains" in page
+
+
+def test_effective_classes_and_batch_share_are_charts_and_a_figure_where_runs_have_them(runs, tmp_path):
+    assert "effective_classes" not in html_page(runs)
+    for step, record in enumerate(runs["runs/a"].records):
+        record["last"] |= {"effective_classes": 2.0 + step, "class_diversity": 0.1 * step, "batch_share": 0.2 * step}
+    for step, classes in ((1, 3.5), (2, 2.5)):  # a method that looks at a few batches
+        runs["runs/bn"].records[step]["last"] |= {"effective_classes": classes, "class_diversity": classes / 10}
+    page = html_page(runs)
+    assert "<b>effective_classes</b>: number of classes that a batch seems to hold" in page
+    assert "<b>batch_share</b>: share of this and recent batches in BatchNorm&#39;s statistics" in page
+    assert "<title>bn: 3.5</title>" in page
+    assert "vcotta from 2 to 5; bn from 2.5 to 3.5" in page
+    drawn = {path.name for path in write_report(runs, tmp_path, figures={})}
+    assert {"classes.png", "classes.pdf"} <= drawn

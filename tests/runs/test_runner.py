@@ -105,6 +105,25 @@ def test_loaded_run_equals_the_returned_one(tmp_path):
     ]
 
 
+def test_records_keep_the_classes_of_a_batch_and_records_without_them_still_load(tmp_path):
+    class Inferring(Guess):
+        def __call__(self, images):
+            log_probs = super().__call__(images)
+            self.last |= {"effective_classes": 1.5, "class_diversity": torch.tensor(0.25), "batch_share": 0.125}
+            self.last |= {"guard": {"causes": ["diversity"], "action": "note"}} if self.steps > 1 else {}
+            return log_probs
+
+    noted = {"effective_classes": 1.5, "class_diversity": 0.25, "batch_share": 0.125}
+    run_stream(Inferring(), Tiny(), tmp_path / "new")
+    new = [record["last"] for record in Run.load(tmp_path / "new").records]
+    assert all(noted.items() <= last.items() for last in new)
+    events = [last.get("guard") for last in new]
+    assert events == [None, *[{"causes": ["diversity"], "action": "note"}] * 3]
+    earlier = run_stream(Guess(), Tiny(), tmp_path / "earlier")
+    assert Run.load(tmp_path / "earlier") == earlier
+    assert not any(noted.keys() & record["last"].keys() for record in earlier.records)
+
+
 def test_records_of_equal_runs_are_equal_bytes_and_free_of_clocks(tmp_path):
     for name in ("one", "two"):
         run_stream(Guess(), Tiny(), tmp_path / name)

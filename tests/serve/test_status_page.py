@@ -16,6 +16,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 from vcotta.serve.app import create_app
 from vcotta.serve.service import Service
 
+from .noting import FEW, MANY, note_steps
+
 
 @pytest.fixture
 def page(browser, bundle):
@@ -70,6 +72,21 @@ def test_the_page_shows_new_batches_without_errors_or_foreign_requests(page, ima
     events = [json.loads(line["message"])["message"] for line in page.get_log("performance")]
     asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
     assert all(url.startswith((page.current_url, "data:")) for url in asked)
+
+
+def test_the_page_shows_that_batches_hold_few_classes_and_lists_that_once(page, images) -> None:
+    until(page, lambda b: "No batch yet" in text(b, "message"))
+    service, hint = page.service_under_test, page.find_element("id", "few-classes")
+    assert not hint.is_displayed()
+    note_steps(service.engine, [FEW, FEW, MANY, *[FEW] * 2])
+    for _ in range(5):
+        service.predict(images(6)).result(10)
+    until(page, lambda b: text(b, "tile-steps") == "5")
+    assert hint.is_displayed()
+    assert (text(page, "now-effective_classes"), text(page, "now-batch_share")) == ("1.25", "0.05")
+    assert (text(page, "tile-guarded"), text(page, "tile-updates")) == ("0", "5")
+    rows = page.find_elements("css selector", "#events tr")
+    assert [(row.text.split()[0], row.text.endswith("diversity: note")) for row in rows] == [("4", True), ("1", True)]
 
 
 @pytest.mark.slow

@@ -20,11 +20,17 @@ from vcotta.methods.parts.mean_teacher import update_teacher
 if TYPE_CHECKING:
     from vcotta.methods.base import Adapter
 
-__all__ = ["Action", "Guard", "Watch"]
+__all__ = ["Action", "DiversityWarning", "Guard", "Watch"]
 
-Action = Literal["skip", "pull", "restart", "pause"]
+Action = Literal["skip", "pull", "restart", "pause", "note"]
 """What was done: ``skip`` the update, whose loss or gradient was not finite; ``pull`` the networks towards the source,
-besides skipping the update; ``restart`` from the source; or ``pause``, stay at the source until the alarms end."""
+besides skipping the update; ``restart`` from the source; ``pause``, stay at the source until the alarms end; or
+``note``, nothing: batches hold few classes (cause ``"diversity"``), which the adapter handles."""
+
+
+class DiversityWarning(UserWarning):
+    """The batches of a stream seem to hold few classes."""
+
 
 SURE = 0.9
 """Probability from which the source counts as sure of an image."""

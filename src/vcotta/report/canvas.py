@@ -158,13 +158,21 @@ class Canvas:
         self.own(place, self._labels[place], shade)
 
     def curves(self, axes: Axes, curves: Sequence[Curve], counts: Sequence[int], *, marks: int = 15) -> None:
-        """Draw the curves of methods, those of at least three runs with their intervals; ``counts`` are the runs."""
+        """Draw the curves of methods, those of at least three runs with their intervals; ``counts`` are the runs.
+
+        Values that only a few batches have are dots without a line.
+        """
         known = [place for place, curve in enumerate(curves) if curve.known]
         for place in known:
             curve = curves[place]
             if counts[place] >= FEWEST_RUNS and len(known) <= MOST_BANDS:
                 self.band(axes, place, curve.batches, curve.low, curve.high)
-            self.line(axes, place, curve.batches, curve.mean, marks=marks)
+            known_points = np.isfinite(curve.mean)
+            if 2 * known_points.sum() > len(known_points):
+                self.line(axes, place, curve.batches, curve.mean, marks=marks)
+            else:  # a line would have more gaps than points
+                x, y = curve.batches[known_points], curve.mean[known_points]
+                self.line(axes, place, x, y, linestyle="none", markevery=1)
 
     def legend(self, axes: Axes, title: str | None = None) -> None:
         """Name the lines to the right of the axes, in a file; a single line needs no name."""

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vcotta._util.errors import counted
+from vcotta.methods import find_method, list_methods
 from vcotta.report.groups import Group, best_first, manifest_part, warmed_networks
+from vcotta.report.stats import mean_note, noted
 from vcotta.report.tables import ALL_COLUMNS
 
 __all__ = ["listed", "ranking", "remarks", "stream_sentence"]
 
 NAMES = {"nll": "likelihood (NLL)", "ece": "calibration (ECE)", "aurc": "recognising its own errors (AURC)"}
+DIVERSE = 0.5
+"""Mean class diversity below which a stream looks correlated."""
+ENOUGH_IMAGES = 16
+"""Images from which the statistics of a batch are good enough to be used alone."""
 
 
 def listed(parts: Sequence[str]) -> str:
@@ -67,7 +73,7 @@ def ranking(groups: Sequence[Group]) -> list[str]:
 
 
 def remarks(groups: Sequence[Group]) -> list[str]:
-    """Return what a reader should know before comparing: seeds, dropped updates, networks, machines."""
+    """Return what a reader should know before comparing: seeds, dropped updates, batches, networks, machines."""
     lines = []
     if all(len(group.runs) == 1 for group in groups):
         lines.append("Each method was run once: there is no interval over seeds, and small differences may be chance.")
@@ -82,11 +88,54 @@ def remarks(groups: Sequence[Group]) -> list[str]:
         lost = sum(p == -1 for run in group.runs for record in run.records for p in record["predictions"])
         if lost:
             lines.append(f"{group.label} made no prediction for {counted(lost, 'image')}, which count as wrong.")
-    lines += _start_networks(groups)
+    lines += _correlated(groups) + _small_batches(groups) + _start_networks(groups)
     machines = sorted({str(run.manifest.get("hardware")) for group in groups for run in group.runs})
     if len(machines) > 1:
         lines.append(f"The runs were made on different machines ({listed(machines)}): do not compare their seconds.")
     return lines
+
+
+def _correlated(groups: Sequence[Group]) -> list[str]:
+    """Whether batches seem to hold few classes, and which methods that misleads."""
+    seen = [group for group in groups if {"effective_classes", "class_diversity"} <= set(noted(group.runs))]
+    runs = [run for group in seen for run in group.runs]
+    diversity, classes = mean_note(runs, "class_diversity"), mean_note(runs, "effective_classes")
+    if not diversity < DIVERSE:
+        return []
+    misled = [group.label for group in groups if _statistics(group) == "batch"]
+    more = f" That misleads methods that use the batch's statistics alone: {listed(misled)}." if misled else ""
+    who = listed([group.label for group in seen])
+    return [
+        f"The labels look correlated: a batch seems to hold {classes:.1f} classes on average, {100 * diversity:.0f} % "
+        f"of the variety of a random order (inferred by {who}).{more}"
+    ]
+
+
+def _small_batches(groups: Sequence[Group]) -> list[str]:
+    """Which methods need larger batches."""
+    most = max(record["n"] for record in groups[0].runs[0].records)
+    poor = [group.label for group in groups if _statistics(group) == "batch" and not _has_prior(group)]
+    if most >= ENOUGH_IMAGES or not poor:
+        return []
+    return [
+        f"The batches hold at most {counted(most, 'image')}, too few for methods that use the batch's statistics alone "
+        f"where the network has BatchNorm: {listed(poor)}."
+    ]
+
+
+def _statistics(group: Group) -> str | None:
+    """The setting ``statistics`` of the runs; None for a method without it, or that is not known here."""
+    if "batch_share" in noted(group.runs):
+        return "inferred"
+    settings = getattr(find_method(group.method), "Config", None) if group.method in list_methods() else None
+    if not hasattr(settings, "statistics"):
+        return None
+    return str(manifest_part(group.runs[0], "config").get("statistics", "batch"))  # left out where it is "batch"
+
+
+def _has_prior(group: Group) -> bool:
+    """Whether small batches are normalised with the source's statistics, too, as by earlier versions of VCoTTA."""
+    return bool(manifest_part(group.runs[0], "config").get("prior_images"))
 
 
 def _start_networks(groups: Sequence[Group]) -> list[str]:

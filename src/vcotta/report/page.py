@@ -39,6 +39,9 @@ __all__ = ["html_page", "write_report"]
 
 NOTES = {  # values of `Adapter.last`, the most informative first
     "alpha": "weight of the source prior against the teacher's",
+    "effective_classes": "number of classes that a batch seems to hold",
+    "class_diversity": "the same, as a share of what a batch in random order would hold",
+    "batch_share": "share of this and recent batches in BatchNorm's statistics; the rest is the source's",
     "drift": "divergence of the student from the source network, in nats per weight",
     "kl": "divergence of the student from its prior, as weighted in the loss",
     "entropy": "uncertainty of the prediction, in nats",
@@ -57,6 +60,7 @@ NOTES = {  # values of `Adapter.last`, the most informative first
     "replayed": "images that were replayed from memory",
     "loss": "each method's own loss, so not on one scale",
 }
+CLASS_MIX = {"effective_classes": "effective classes", "batch_share": "share of the batch"}
 SHARES = (10, 25, 50, 75, 90, 100)  # per cent of the predictions that are kept
 Draw = Callable[[Sequence[Group], Path], None]
 FIGURES: dict[str, Draw] = {
@@ -77,7 +81,7 @@ def write_report(
     Args:
         runs: Runs of one stream by the name of their folder, as from `find_runs`.
         out: Folder to write to; an earlier report there is replaced.
-        figures: Figures to draw, by name; alpha and the priors are added if a run has them.
+        figures: Figures to draw, by name; alpha, the priors and the classes of a batch are added if a run has them.
 
     Returns:
         The files.
@@ -98,6 +102,8 @@ def write_report(
     if found := next((group for group in groups if varies(group.runs, "alpha")), None):
         notes = {"alpha": "α, weight of the source prior"}
         drawings["alpha"] = lambda _, path, one=found: notes_along_stream([one], notes, path)  # type: ignore[misc]
+    if mixes := {key: label for key, label in CLASS_MIX.items() if key in noted(list(runs.values()))}:
+        drawings["classes"] = lambda groups, path: notes_along_stream(groups, mixes, path)
     files = {folder / "figures" / f"{name}.{kind}": draw for name, draw in drawings.items() for kind in ("png", "pdf")}
     for path, draw in files.items():
         draw(groups, path)

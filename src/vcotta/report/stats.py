@@ -22,6 +22,7 @@ __all__ = [
     "along_stream",
     "domain_labels",
     "half_width",
+    "mean_note",
     "noted",
     "printable",
     "reliability_bins",
@@ -152,6 +153,11 @@ def noted(runs: Sequence[Run]) -> list[str]:
         for record in run.records:
             keys |= dict.fromkeys(key for key, value in record["last"].items() if np.isfinite(_number(value)))
     return [key for key in keys if key not in TOTALS]
+
+
+def mean_note(runs: Sequence[Run], key: str) -> float:
+    """Return the mean of a value of ``last`` over all batches that have it; not-a-number if none has."""
+    return _mean(np.array([_value(record, key) for run in runs for record in run.records]))
 
 
 def varies(runs: Sequence[Run], key: str) -> bool:

@@ -62,6 +62,12 @@ class Record(TypedDict):
     ``batch``, ``domain`` and ``severity`` are those of the `Batch`, ``last`` is `Adapter.last`. A mixed batch also has
     the corruption and severity of each image, and the scores of each domain in it.
 
+    Of a method that infers which classes a batch holds, ``last`` has ``effective_classes`` (1 to the number of
+    classes), ``class_diversity`` (the same as a share of what a batch in random order would hold, 0 to 1) and
+    ``batch_share`` (share of this and recent batches in BatchNorm's statistics, 0 to 1). With the statistics of the
+    batch alone there is no ``batch_share``, and the others are in a few records only; records of earlier versions have
+    none of them.
+
     Attributes:
         n: Number of images.
         errors: Number of wrong predictions.

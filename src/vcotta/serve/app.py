@@ -167,7 +167,7 @@ async def _predict(
             images = await read_images(request, service.bundle.preprocess, limits, state.decoders)
             request.state.images = len(images)
             names, identity = service.bundle.class_names, request.state.request_id
-            render = partial(_body, names=names, adapted=adapt, probabilities=probabilities)
+            render = partial(_body, names=names, probabilities=probabilities)
             job = service.predict(images, adapt=adapt, coverage=coverage, request=identity, render=render)
             served = await asyncio.wrap_future(job)
         finally:
@@ -215,7 +215,9 @@ async def _state(
         "changes": service.engine.changes,
         "waiting": service.waiting,
         "images": metrics.total("images"),
+        "updates": metrics.total("updates"),
         "guarded": metrics.total("guard_events"),
+        "low_diversity": service.diversity.low,
         "history": metrics.batches_since(since),
     }
 
@@ -251,11 +253,11 @@ def _only(request: Request, *known: str) -> None:
         raise RefusedError(422, f"Expected {expected} in the address, but got {odd[0][:80]!r}.")
 
 
-def _body(served: Served, names: tuple[str, ...], adapted: bool, probabilities: bool) -> bytes:
-    return bytes(JSONResponse(_as_json(served, names, adapted, probabilities)).body)
+def _body(served: Served, names: tuple[str, ...], probabilities: bool) -> bytes:
+    return bytes(JSONResponse(_as_json(served, names, probabilities)).body)
 
 
-def _as_json(served: Served, names: tuple[str, ...], adapted: bool, probabilities: bool) -> dict[str, Any]:
+def _as_json(served: Served, names: tuple[str, ...], probabilities: bool) -> dict[str, Any]:
     answer = served.answer
     most, labels = answer.probabilities.max(1)
     columns: dict[str, list[Any]] = {
@@ -276,7 +278,7 @@ def _as_json(served: Served, names: tuple[str, ...], adapted: bool, probabilitie
             "images": served.batch_images,
             "requests": served.batch_requests,
             "offset": served.offset,
-            "adapted": adapted,
+            "adapted": answer.adapted,
         },
     }
 

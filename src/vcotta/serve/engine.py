@@ -14,7 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ from torch import Tensor
 from vcotta._util.files import read_json, write_json
 from vcotta._util.tensorfile import read_state
 from vcotta.methods import Adapter, build_adapter
+from vcotta.methods.guard import DiversityWarning
 from vcotta.nn.runtime import Runtime
 from vcotta.runs.checkpoints import CHECKPOINTS, KIND, restore, save_checkpoint
 from vcotta.serve.bundle import Bundle
+from vcotta.serve.logs import hold_warnings
 
 __all__ = ["Answer", "Engine", "StateLostError", "StateStore"]
 
@@ -51,18 +53,22 @@ class Answer:
         more: Further values for each image by name: ``predictive_entropy``, ``expected_entropy``,
             ``mutual_information``, ``alpha``, ``abstain``.
         notes: `Adapter.last` of the step, as plain JSON values.
+        adapted: Whether an update of the networks was taken.
+        warned: Texts of the step's warnings of low class diversity that are not in the log yet.
     """
 
     probabilities: Tensor
     entropy: Tensor
     more: dict[str, Tensor]
     notes: dict[str, Any]
+    adapted: bool = False
+    warned: tuple[str, ...] = ()
 
     def part(self, start: int, stop: int) -> Answer:
         """Return the rows of one request in a pooled batch."""
         rows = slice(start, stop)
         more = {name: values[rows] for name, values in self.more.items()}
-        return Answer(self.probabilities[rows], self.entropy[rows], more, self.notes)
+        return replace(self, probabilities=self.probabilities[rows], entropy=self.entropy[rows], more=more)
 
 
 class StateStore:
@@ -301,7 +307,10 @@ class Engine:
         return None if self.lost is not None else self.store.due(self.changes)
 
     def _step(self, images: Tensor) -> Answer:
-        return _answer(self.adapter(images), _plain(self.adapter.last))
+        with hold_warnings(DiversityWarning) as held:  # the log gets them only if the step is not undone
+            log_probs = self.adapter(images)
+        answer = _answer(log_probs, _plain(self.adapter.last))
+        return replace(answer, adapted=_took_update(self.adapter), warned=tuple(held))
 
     def _undo(self) -> None:
         """Go back to the restore point and repeat the batches since then."""
@@ -319,6 +328,17 @@ class Engine:
     def _check_usable(self) -> None:
         if self.lost is not None:
             raise StateLostError(self.lost)
+
+
+def _took_update(adapter: Adapter) -> bool:
+    """Whether the latest step changed the networks and the guard left the change in place."""
+    last = adapter.last
+    action = (last.get("guard") or {}).get("action", "note")
+    if last["skipped"] or not adapter.networks:
+        return False
+    if "updated" in last:
+        return bool(last["updated"]) and action != "restart"
+    return action == "note" and (adapter.optimizer is None or bool(last["backwards"]))
 
 
 def _compact(images: Tensor) -> Tensor:

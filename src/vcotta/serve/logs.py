@@ -10,12 +10,15 @@ import logging
 import re
 import secrets
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 from urllib.parse import quote
 
-__all__ = ["LogFormat", "log_event", "log_to", "request_id", "safe_path"]
+__all__ = ["LogFormat", "hold_warnings", "log_event", "log_message", "log_to", "request_id", "safe_path"]
 
 LogFormat = Literal["text", "json"]
 
@@ -23,6 +26,7 @@ _log = logging.getLogger("vcotta.serve")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _BARE = re.compile(r'[^\s"=\\]+')  # a value that the text form shows without quotation marks
 _LONGEST_PATH = 200
+_held = threading.local()
 
 
 def log_to(form: LogFormat, stream: TextIO | None = None) -> None:
@@ -40,6 +44,21 @@ def log_event(event: str, level: int = logging.INFO, **fields: Any) -> None:
     """Write one line with an event's name and fields."""
     text = " ".join([event, *(f"{name}={_shown(value)}" for name, value in fields.items())])
     _log.log(level, "%s", text, extra={"event": event, "fields": fields})
+
+
+def log_message(text: str) -> None:
+    """Write one line with a warning in words."""
+    _log.warning("%s", " ".join(text.split()))
+
+
+@contextmanager
+def hold_warnings(category: type[Warning]) -> Iterator[list[str]]:
+    """Collect the texts of this thread's warnings of a category instead of logging them, once `log_to` was called."""
+    _held.category, _held.texts = category, []
+    try:
+        yield _held.texts
+    finally:
+        del _held.category, _held.texts
 
 
 def request_id(given: str) -> str:
@@ -62,9 +81,12 @@ def safe_path(path: str) -> str:
     return quote(path[:_LONGEST_PATH], errors="replace")[:_LONGEST_PATH]
 
 
-def _log_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+def _log_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     """Log a Python warning on one line; `logging.captureWarnings` would add its source on a second one."""
-    _log.warning("%s", " ".join(str(message).split()))
+    if hasattr(_held, "category") and issubclass(category, _held.category):
+        _held.texts.append(str(message))
+    else:
+        log_message(str(message))
 
 
 class _Text(logging.Formatter):

@@ -25,6 +25,9 @@ _OF_BATCH = {
     "entropy": "Mean entropy of the latest batch's predictions, in nats.",
     "alpha": "Weight of the source prior in the latest batch.",
     "parameter_distance": "Distance of the parameters from their start, relative to the norm of the start.",
+    "effective_classes": "Number of classes that the latest batch seems to hold.",
+    "class_diversity": "The same as a share of what a batch in random order would hold, 0 to 1.",
+    "batch_share": "Share of the latest batches in BatchNorm's statistics, 0 to 1; the rest is the source's.",
 }
 
 
@@ -50,8 +53,9 @@ class Metrics:
             "Seconds from a request to its predictions; only status 200 counts.",
             registry=self.registry,
         )
-        self._batches = self._counter("batches", "Batches adapted to since the server started.")
-        self._images = self._counter("images", "Images adapted to since the server started.")
+        self._batches = self._counter("batches", "Batches of requests with adaptation since the server started.")
+        self._images = self._counter("images", "Images in requests with adaptation since the server started.")
+        self._updates = self._counter("updates", "Batches after which an update was taken.")
         self._seconds = self._counter("batch_seconds", "Seconds spent in the adapter.")
         self._skipped = self._counter("skipped", "Batches whose update was skipped.")
         self._guarded = self._counter("guard_events", "Batches in which the guard acted.")
@@ -82,7 +86,7 @@ class Metrics:
             self._predict_seconds.observe(seconds)
 
     def add_batch(self, answer: Answer, seconds: float, requests: int, step: int, change: int, distance: float) -> None:
-        """Record a batch that was adapted to; see `vcotta.serve.schemas.StepInfo`."""
+        """Record a batch of requests with adaptation; see `vcotta.serve.schemas.StepInfo`."""
         guard = answer.notes.get("guard") or None
         skipped = bool(answer.notes.get("skipped", False))
         entry: dict[str, Any] = {
@@ -95,6 +99,8 @@ class Metrics:
             "entropy": float(answer.entropy.mean()),
             "alpha": answer.notes.get("alpha"),
             "parameter_distance": distance,
+            **{name: answer.notes.get(name) for name in ("effective_classes", "class_diversity", "batch_share")},
+            "adapted": answer.adapted,
             "skipped": skipped,
             "guard": guard,
         }
@@ -104,7 +110,8 @@ class Metrics:
         self._images.inc(entry["images"])
         self._seconds.inc(seconds)
         self._skipped.inc(skipped)
-        self._guarded.inc(guard is not None)
+        self._updates.inc(answer.adapted)
+        self._guarded.inc(guard is not None and guard.get("action") != "note")
         for name, about in _OF_BATCH.items():
             if entry[name] is not None:
                 if name not in self._latest:

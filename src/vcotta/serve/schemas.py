@@ -38,7 +38,10 @@ class BatchInfo(BaseModel):
     images: int = Field(description="Images in the batch.")
     requests: int = Field(description="Requests pooled into the batch.")
     offset: int = Field(description="Position of this request's first image in the batch.")
-    adapted: bool = Field(description="Whether the model adapted to the batch.")
+    adapted: bool = Field(
+        description="Whether an update of the model was taken: requested, possible for the method, and neither skipped "
+        "nor dropped by the guard."
+    )
 
 
 class ImagePrediction(BaseModel):
@@ -66,7 +69,7 @@ class PredictResponse(BaseModel):
 
 
 class StepInfo(BaseModel):
-    """One batch that the model adapted to."""
+    """One batch of requests with adaptation."""
 
     change: int = Field(description="State version after this batch.")
     step: int = Field(description="Number of the batch since the latest reset.")
@@ -79,8 +82,20 @@ class StepInfo(BaseModel):
     parameter_distance: float = Field(
         description="Distance of the parameters from their start, relative to the norm of the start."
     )
+    effective_classes: float | None = Field(
+        description="Number of classes that the batch seems to hold, if the method infers it."
+    )
+    class_diversity: float | None = Field(
+        description="The same as a share of what a batch in random order would hold, 0 to 1."
+    )
+    batch_share: float | None = Field(
+        description="Share of this and recent batches in BatchNorm's statistics, 0 to 1; the rest is the source's."
+    )
+    adapted: bool = Field(description="Whether an update of the model was taken.")
     skipped: bool = Field(description="Whether the update was skipped because it was not finite.")
-    guard: Any = Field(description="Causes and action of the guard, if it acted.")
+    guard: Any = Field(
+        description="Causes and action of the guard, if it acted; the action `note` is an event without consequences."
+    )
 
 
 class State(BaseModel):
@@ -104,6 +119,8 @@ class State(BaseModel):
     skipped: int = Field(description="Skipped updates among them.")
     changes: int = Field(description=_CHANGES)
     waiting: int = Field(description="Images that wait for the adapter.")
-    images: int = Field(description="Images adapted to since the server started.")
+    images: int = Field(description="Images in requests with adaptation since the server started.")
+    updates: int = Field(description="Updates of the model since the server started.")
     guarded: int = Field(description="Batches since the server started in which the guard acted.")
+    low_diversity: bool = Field(description="Whether the latest batches seem to hold few classes.")
     history: list[StepInfo] = Field(description="The latest batches, at most 600, oldest first.")

@@ -26,8 +26,9 @@ from vcotta._util.locks import locked
 from vcotta._version import __version__
 from vcotta.nn.runtime import Runtime
 from vcotta.serve.bundle import Bundle
+from vcotta.serve.diversity import DiversityEvent
 from vcotta.serve.engine import Answer, Engine, StateLostError, StateStore
-from vcotta.serve.logs import log_event
+from vcotta.serve.logs import log_event, log_message
 from vcotta.serve.metrics import Metrics
 from vcotta.serve.requests import Limits, RefusedError
 
@@ -89,6 +90,7 @@ class Service:
         bundle: The bundle without its tensors, which the adapter has copied.
         engine: The adapter.
         metrics: Counters and the latest batches.
+        diversity: Whether the latest batches seem to hold few classes.
         waiting: Number of images that wait for the adapter.
     """
 
@@ -107,7 +109,7 @@ class Service:
         self.bundle = replace(bundle, weights={}, prepared={})
         self.state, self.limits = state, limits or Limits()
         self.pool, self.wait = bundle.batch_size if pool is None else pool, wait
-        self.metrics = Metrics()
+        self.metrics, self.diversity = Metrics(), DiversityEvent()
         store = StateStore(state, self.bundle, checkpoint_seconds, self.metrics.failed_checkpoints.inc)
         self.engine = Engine(bundle, runtime, trusted, self.pool, store=store)
         self.metrics.describe(version=__version__, method=bundle.method, bundle=bundle.sha256[:12])
@@ -257,6 +259,7 @@ class Service:
     def _serve(self, jobs: list[_Job]) -> None:
         if jobs[0].kind == "reset":
             self.engine.reset()
+            self.diversity = DiversityEvent()
             empty = Answer(torch.empty(0), torch.empty(0), {}, {})
             jobs[0].future.set_result(Served(empty, 0, self.engine.changes, 0, 0, 0))
         elif jobs[0].kind == "predict":
@@ -292,9 +295,22 @@ class Service:
             return
         for job, reply in zip(jobs, replies, strict=True):
             job.future.set_result(reply)
-        if guard := answer.notes.get("guard"):
-            counts = {"step": replies[0].step, "changes": replies[0].changes, "images": replies[0].batch_images}
-            log_event("guard", logging.WARNING, **guard, **counts, requests=[job.request for job in jobs])
+        self._log_events(answer, replies[0], [job.request for job in jobs])
+
+    def _log_events(self, answer: Answer, reply: Served, requests: list[str]) -> None:
+        """Log what the guard did, and the start and end of low class diversity."""
+        notes = answer.notes
+        counts = {"step": reply.step, "changes": reply.changes, "images": reply.batch_images, "requests": requests}
+        guard, phase = notes.get("guard") or {"action": "note"}, self.diversity.see(notes)
+        if guard["action"] != "note":
+            log_event("guard", logging.WARNING, **guard, **counts)
+        if phase is not None:
+            level = logging.WARNING if phase == "start" else logging.INFO
+            found = {name: notes.get(name) for name in ("effective_classes", "class_diversity")}
+            rounded = {name: None if value is None else round(value, 3) for name, value in found.items()}
+            log_event("diversity", level, phase=phase, **rounded, **counts)
+        for text in () if self.diversity.low else answer.warned:  # the event says it
+            log_message(text)
 
     def _adapt_without_failing(self, jobs: list[_Job]) -> None:
         good = []

@@ -5,6 +5,7 @@
   const write = (id, text) => { const e = get(id); if (e.textContent !== text) e.textContent = text; };
   const show = (x) => Math.abs(x) >= 1000 ? Math.round(x).toLocaleString('en').replaceAll(',', ' ') :
     String(+x.toPrecision(3));
+  const CHARTS = ['entropy', 'alpha', 'parameter_distance', 'effective_classes', 'batch_share', 'seconds'];
   let entries = [], last = 0, uptime = 0, paused = false;
 
   const draw = (key) => {
@@ -27,7 +28,8 @@
   };
 
   const events = () => {
-    const guarded = entries.filter((e) => e.guard).slice(-50).reverse();
+    const noted = (e) => e && e.guard && e.guard.action === 'note';
+    const guarded = entries.filter((e, k) => e.guard && !(noted(e) && noted(entries[k - 1]))).slice(-50).reverse();
     get('no-events').hidden = guarded.length > 0;
     get('event-table').hidden = guarded.length === 0;
     get('events').replaceChildren(...guarded.map((e) => {
@@ -47,8 +49,11 @@
     if (entries.length) last = entries[entries.length - 1].change;
     write('about', state.method + ' on ' + state.network + ', ' + state.class_names.length + ' classes, bundle ' +
       state.bundle.slice(0, 12) + ', vcotta ' + state.version + '.');
-    for (const key of ['images', 'steps', 'waiting', 'guarded', 'skipped']) write('tile-' + key, show(state[key]));
-    for (const key of ['entropy', 'alpha', 'parameter_distance', 'seconds']) draw(key);
+    for (const key of ['images', 'updates', 'steps', 'waiting', 'guarded', 'skipped']) {
+      write('tile-' + key, show(state[key]));
+    }
+    CHARTS.forEach(draw);
+    get('few-classes').hidden = !state.low_diversity;
     events();
     write('message', entries.length ? '' : 'No batch yet.');
   };
