@@ -18,6 +18,7 @@ from vcotta.report.figures import error_heat_map, named_points, notes_along_stre
 from vcotta.report.groups import Group, labelled
 from vcotta.report.setting_figures import Series, bar_panels, curves, dots, stacked_bars
 from vcotta.report.stats import Score, half_width
+from vcotta.report.stream_map import stream_map
 from vcotta.runs.run import Run
 from vcotta.runs.spec import RunSpec
 
@@ -27,6 +28,7 @@ UP_AND_DOWN = 9  # steps of severity within a corruption of the gradual stream
 
 CAPTIONS = {
     "heat map": "Error in per cent of each method on each corruption; deeper is worse, the lowest of a column is bold.",
+    "streams": "Error in per cent; purple is less than Source's on that stream, orange more, the lowest is framed.",
     "groups": "Each group's share of the mean error: the sum of its errors, divided by the number of corruptions.",
     "gradual": "Error at each step of severity, averaged over the corruptions.",
     "orders": "A mark for each run, by seed and order; the line is their mean.",
@@ -133,6 +135,13 @@ def _drift(results: _Results, path: Any) -> None:
     notes_along_stream(results.groups(), notes, path)
 
 
+def _streams(results: _Results, path: Any) -> None:
+    errors = {tuple(row.label.split(": ")): row.scores["error"] for row in results.rows}
+    streams, methods = (list(dict.fromkeys(names)) for names in zip(*errors, strict=True))
+    table = np.array([[errors.get((stream, method), math.nan) for method in methods] for stream in streams])
+    stream_map(streams, methods, table, path)
+
+
 def _cost(results: _Results, path: Any) -> None:
     costs = [Score(row.scores["seconds"]) for row in results.rows]
     errors = [Score(row.scores["error"], row.interval.get("error", math.nan)) for row in results.rows]
@@ -161,6 +170,7 @@ def _over_runs(results: _Results, read: Callable[[Run], list[float]]) -> list[Se
 
 _DRAWINGS: dict[str, Callable[[_Results, str | os.PathLike[str]], None]] = {
     "heat map": lambda results, path: error_heat_map(results.groups(), path),
+    "streams": _streams,
     "groups": _stacked,
     "bars": _bars,
     "curve": _curve,

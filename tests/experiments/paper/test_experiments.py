@@ -28,6 +28,7 @@ NAMES = [
     "drift",
     "selective",
     "calibration",
+    "streams",
 ]
 
 
@@ -42,7 +43,8 @@ def test_every_cell_can_be_configured(name, dataset, scale) -> None:
     specs = EXPERIMENTS[name].all_specs(scaled(dataset, scale, preset="paper"))
     assert len({spec.key for spec in specs}) == len(specs)
     for spec in specs:
-        assert (spec.resolved_start != "source") == find_method(spec.method).needs_variational
+        warmed = name == "streams" or find_method(spec.method).needs_variational  # there all start from one network
+        assert (spec.resolved_start != "source") == warmed
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,3 +117,9 @@ def test_experiments_share_the_runs_they_have_in_common() -> None:
         assert keys[name][label] == main["vcotta"], name
     assert keys["augmentations"]["cotta, 32 views"] == keys["reset"]["cotta"] == main["cotta"]
     assert main["vcotta"] not in (keys["reset"]["vcotta, reset"], keys["mixture-weights"]["adaptive"])
+
+
+def test_any_method_can_be_chosen_for_the_streams() -> None:
+    specs = EXPERIMENTS["streams"].all_specs(scaled("digits", "quick", methods=("eata",), seeds=(0,)))
+    assert {spec.method for spec in specs} == {"eata"}
+    assert specs[0].label == "continual-50: eata"

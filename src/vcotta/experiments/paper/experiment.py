@@ -13,7 +13,18 @@ from vcotta.runs.spec import RunSpec
 __all__ = ["Experiment", "ExperimentOptions", "Varied"]
 
 Picture = Literal[
-    "heat map", "groups", "bars", "curve", "gradual", "orders", "loops", "drift", "risk", "reliability", "cost"
+    "heat map",
+    "streams",
+    "groups",
+    "bars",
+    "curve",
+    "gradual",
+    "orders",
+    "loops",
+    "drift",
+    "risk",
+    "reliability",
+    "cost",
 ]
 Paper = Mapping[str, Mapping[str, Mapping[str, float]]]
 

@@ -8,6 +8,7 @@ from typing import Any
 from vcotta.corruptions import GROUPS
 from vcotta.experiments.paper.experiment import Experiment, ExperimentOptions, Specs, Varied
 from vcotta.experiments.paper.values import BRIER, BY_CORRUPTION, COST, NLL, ORDERS_SPREAD, PAPER
+from vcotta.experiments.streams import METHODS, stream_settings
 from vcotta.methods import configure, list_methods
 from vcotta.runs.spec import RunSpec
 from vcotta.streams.protocols import ORDERS
@@ -98,6 +99,22 @@ def _learning_rates(chosen: ExperimentOptions) -> list[RunSpec]:
     factors = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0)
     usual = configure("vcotta", preset=chosen.preset, dataset=chosen.dataset).lr
     return [chosen.spec(f"lr {usual * factor:.1g}", options={"lr": usual * factor}) for factor in factors]
+
+
+def _streams(chosen: ExperimentOptions) -> list[RunSpec]:
+    """Every method, also one of the user's choice, starts from the warmed network."""
+    return [
+        chosen.spec(
+            f"{stream.name}: {method}",
+            method,
+            start="warmed",
+            protocol=stream.protocol,
+            protocol_options=stream.options,
+            batch_size=stream.batch_size,
+        )
+        for stream in stream_settings(chosen.dataset, chosen.quick)
+        for method in chosen.methods or METHODS
+    ]
 
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -261,6 +278,14 @@ EXPERIMENTS: dict[str, Experiment] = {
             _methods("source", "bn", "tent", "cotta", "vcotta"),
             scores=("ece", "nll", "error"),
             picture="reliability",
+        ),
+        Experiment(
+            "streams",
+            "Correlated labels, small batches, mixed and returning domains; all methods start from the warmed network.",
+            "ours",
+            _streams,
+            scores=("error", "nll", "ece"),
+            picture="streams",
         ),
     )
 }
