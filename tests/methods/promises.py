@@ -85,10 +85,10 @@ PROMISES = {
     "cmf": Promise((2, 1), still="bn", still_options={"prior_correction": "none"}, single={"prior_correction": "none"}),
     "deyo": Promise((2, 1), {"entropy_margin": 1.1, "drop": -1.0}, still="bn"),
     "vcotta": Promise(
-        (6, 1),
+        (7, 1),
         {"views": 2},
         still="bn",
-        still_options={"inference": "x0", "prior_images": None},
-        single={"inference": "x0", "prior_images": None},
+        still_options={"inference": "x0", "statistics": "batch", "label_prior": False},
+        single={"inference": "x0", "statistics": "batch", "label_prior": False},
     ),
 }

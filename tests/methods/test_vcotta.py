@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 from dataclasses import asdict
 
@@ -12,8 +13,10 @@ from vcotta import WarmUpConfig, build_adapter, configure, to_point, to_variatio
 from vcotta.bayes import kl_divergence, variational_parameters
 from vcotta.methods import BN, VCoTTA, VCoTTAConfig, warm_up_settings
 from vcotta.methods import vcotta as module
-from vcotta.methods.bn import BNConfig
 from vcotta.methods.parts.prior_mixture import mix
+
+plain = functools.partial(VCoTTAConfig, statistics="batch", label_prior=False)
+"""The settings without what is inferred of a stream, for which there are tests of their own."""
 
 
 @pytest.fixture
@@ -22,21 +25,21 @@ def net(tiny):
 
 
 def test_without_a_step_and_with_alpha_one_it_returns_the_source(net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(lr=0.0, alpha=1.0, inference="x0", views=2, prior_images=None))
+    adapter = VCoTTA(net, plain(lr=0.0, alpha=1.0, inference="x0", views=2))
     source = BN(to_point(net))
     for seed in range(3):
         assert torch.equal(adapter(images(seed=seed)), source(images(seed=seed)))
 
 
 def test_alpha_one_returns_the_source_even_while_the_teacher_learns(net, images) -> None:
-    config = VCoTTAConfig(lr=0.1, alpha=1.0, inference="x0", views=1, prior_images=None)
+    config = plain(lr=0.1, alpha=1.0, inference="x0", views=1)
     adapter, source = VCoTTA(net, config), BN(to_point(net))
     for seed in range(3):
         assert torch.equal(adapter(images(seed=seed)), source(images(seed=seed)))
 
 
 def test_alpha_zero_returns_the_teacher_from_before_the_update(net, images) -> None:
-    config = VCoTTAConfig(lr=0.05, alpha=0.0, inference="x0", views=1, beta=0.5, prior_images=None)
+    config = plain(lr=0.05, alpha=0.0, inference="x0", views=1, beta=0.5)
     adapter = VCoTTA(net, config)
     for seed in range(3):
         teacher = BN(to_point(adapter.networks["teacher"]))
@@ -51,7 +54,7 @@ def test_a_source_without_weight_predicts_only_the_image_and_the_rest_is_the_sam
     free, almost = (
         VCoTTA(
             net,
-            VCoTTAConfig(alpha=alpha, inference=inference, target=target, views=3, lr=0.05, source_views=True),
+            plain(alpha=alpha, inference=inference, target=target, views=3, lr=0.05, source_views=True),
             seed=0,
         )
         for alpha in (0.0, 1e-12)
@@ -61,27 +64,8 @@ def test_a_source_without_weight_predicts_only_the_image_and_the_rest_is_the_sam
     assert (free.last["forwards"], almost.last["forwards"]) == (1 + 4 + 2, 4 + 4 + 2)
 
 
-@pytest.mark.parametrize(("n", "share"), [(1, 1 / (1 + 3 * 0.75)), (2, 2 / (2 + 3 * 0.5)), (4, 1.0), (6, 1.0)])
-def test_few_images_are_normalised_by_a_mixture_with_the_sources_statistics(n, share, net, images) -> None:
-    options = {"lr": 0.0, "alpha": 1.0, "inference": "x0", "views": 2}
-    adapter = VCoTTA(net, VCoTTAConfig(full_batch=4, prior_images=3, **options))
-    expected = BN(to_point(net), BNConfig(statistics="prior", alpha=share))
-    assert torch.allclose(adapter(images(n)), expected(images(n)), atol=1e-6)
-    alike = VCoTTA(net, VCoTTAConfig(full_batch=None, prior_images=3, **options))
-    assert torch.allclose(alike(images(n)), BN(to_point(net))(images(n)), atol=1e-6)
-
-
-def test_full_batches_use_their_own_statistics_alone(net, images) -> None:
-    helped, alone = (
-        VCoTTA(net, VCoTTAConfig(full_batch=6, prior_images=prior, views=2, lr=0.05), seed=0) for prior in (3, None)
-    )
-    for seed in range(3):
-        assert torch.equal(helped(images(6, seed)), alone(images(6, seed)))
-    assert not torch.equal(helped(images(5)), alone(images(5)))
-
-
 def test_drift_is_the_divergence_of_the_student_from_the_source_before_the_update(net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(lr=0.05, views=1, beta=0.5))
+    adapter = VCoTTA(net, plain(lr=0.05, views=1, beta=0.5))
     weights = sum(mean.numel() for _, mean, _ in variational_parameters(net))
     drifts = []
     for seed in range(3):
@@ -123,7 +107,7 @@ EVERY_OPTION = (
 
 @pytest.mark.parametrize("options", EVERY_OPTION, ids=lambda o: " ".join(f"{k}={v}" for k, v in o.items()))
 def test_every_option_predicts_and_adapts(options, net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(**({"views": 2} | options)))
+    adapter = VCoTTA(net, plain(**({"views": 2} | options)))
     before = [parameter.detach().clone() for parameter in adapter.networks["teacher"].parameters()]
     for seed in range(2):
         output = adapter(images(seed=seed))
@@ -153,7 +137,7 @@ def test_each_inference_is_its_formula(net, images, monkeypatch) -> None:
         ),
     }
     for inference, value in expected.items():
-        adapter = VCoTTA(net, VCoTTAConfig(inference=inference, alpha=0.3, margin=0.05))
+        adapter = VCoTTA(net, plain(inference=inference, alpha=0.3, margin=0.05))
         fixed_views(monkeypatch, adapter, source, teacher)
         assert torch.allclose(adapter(images()), value, atol=1e-5), inference
 
@@ -170,7 +154,7 @@ def test_views_that_the_source_does_not_predict_count_with_the_teacher_alone(net
         "pooled": (0.5 * pooled + (pooled + teacher[1:].sum(0)) / 8).log_softmax(-1),
     }
     for inference, value in expected.items():
-        adapter = VCoTTA(net, VCoTTAConfig(inference=inference, alpha=0.3, margin=0.05, source_views=False, views=3))
+        adapter = VCoTTA(net, plain(inference=inference, alpha=0.3, margin=0.05, source_views=False, views=3))
         adapter(images())
         assert adapter.last["forwards"] == 1 + 4 + 2
         fixed_views(monkeypatch, adapter, source.unsqueeze(0), teacher)
@@ -183,7 +167,7 @@ def test_sample_scope_gives_each_image_its_own_weight(net, images, monkeypatch) 
     teacher = torch.stack([unsure, sure] * 3).expand(2, -1, -1)
     outputs = {}
     for scope in ("sample", "batch"):
-        adapter = VCoTTA(net, VCoTTAConfig(alpha="entropy", tau=0.01, scope=scope, inference="x0"))
+        adapter = VCoTTA(net, plain(alpha="entropy", tau=0.01, scope=scope, inference="x0"))
         fixed_views(monkeypatch, adapter, source, teacher)
         outputs[scope] = adapter(images()).exp()[:, 0]
         assert adapter.last["alpha"] == pytest.approx(0.5, abs=1e-3)
@@ -197,7 +181,7 @@ def test_the_target_is_the_teacher_or_the_mixture(net) -> None:
     filtered = [module.filter_views(p, 0.1) for p in (source, teacher)]
 
     def target(**options):
-        return VCoTTA(net, VCoTTAConfig(margin=0.1, **options))._target(source, teacher, alpha).exp()
+        return VCoTTA(net, plain(margin=0.1, **options))._target(source, teacher, alpha).exp()
 
     assert torch.allclose(target(target="teacher", temperature=1.0), filtered[1].exp(), atol=1e-6)
     mixture = 0.4 * filtered[0].exp() + 0.6 * filtered[1].exp()
@@ -208,7 +192,7 @@ def test_the_target_is_the_teacher_or_the_mixture(net) -> None:
 
 @pytest.mark.parametrize(("student", "seen"), [("image", 1), ("view", 1), ("both", 2)])
 def test_the_student_is_trained_on_what_is_asked_for(student, seen, net, images, monkeypatch) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(views=2, student=student))
+    adapter = VCoTTA(net, plain(views=2, student=student))
     inputs = []
     monkeypatch.setattr(
         adapter, "_student_log_probs", lambda x: inputs.append(x) or VCoTTA._student_log_probs(adapter, x)
@@ -222,7 +206,7 @@ def test_the_student_is_trained_on_what_is_asked_for(student, seen, net, images,
 
 
 def test_relative_steps_are_a_share_of_what_they_change(net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(views=1, lr=0.01, kl_weight=0.0, sampling="local", full_batch=None))
+    adapter = VCoTTA(net, plain(views=1, lr=0.01, kl_weight=0.0, sampling="local", full_batch=None))
     before = {name: p.detach().clone() for name, p in adapter.networks["student"].named_parameters()}
     adapter(images())
     for name, parameter in adapter.networks["student"].named_parameters():
@@ -235,7 +219,7 @@ def test_relative_steps_are_a_share_of_what_they_change(net, images) -> None:
 @pytest.mark.parametrize(("full", "share"), [(None, 1.0), (6, 1.0), (3, 1.0), (12, 0.5), (24, 0.25)])
 def test_a_small_batch_makes_its_share_of_a_step_and_of_the_average(net, images, full, share) -> None:
     options = {"views": 0, "relative": False, "kl_weight": 0.0, "lr": 0.01, "beta": 0.8}
-    adapter = VCoTTA(net, VCoTTAConfig(full_batch=full, **options), seed=0)
+    adapter = VCoTTA(net, plain(full_batch=full, **options), seed=0)
     student, teacher = (adapter.networks[name].fc.weight for name in ("student", "teacher"))
     before = student.detach().clone()
     adapter(images(6))
@@ -245,7 +229,7 @@ def test_a_small_batch_makes_its_share_of_a_step_and_of_the_average(net, images,
 
 
 def test_a_large_batch_after_a_small_one_makes_a_whole_step_and_a_reset_forgets_both(net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(full_batch=6, views=0, lr=0.01), seed=0)
+    adapter = VCoTTA(net, plain(full_batch=6, views=0, lr=0.01), seed=0)
     whole = [group["lr"] for group in adapter.optimizer.param_groups]
     for size, share in ((3, 0.5), (6, 1.0), (2, 1 / 3)):
         adapter(images(size))
@@ -256,7 +240,7 @@ def test_a_large_batch_after_a_small_one_makes_a_whole_step_and_a_reset_forgets_
 
 
 def test_the_divergence_costs_half_of_kappa_when_every_weight_moved_by_one_sigma(net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(views=0, alpha=1.0, kl_weight=0.8, lr=0.0))
+    adapter = VCoTTA(net, plain(views=0, alpha=1.0, kl_weight=0.8, lr=0.0))
     with torch.no_grad():
         for _, mean, rho in module.variational_parameters(adapter.networks["student"]):
             mean.add_(softplus(rho))
@@ -266,7 +250,7 @@ def test_the_divergence_costs_half_of_kappa_when_every_weight_moved_by_one_sigma
 
 
 def test_lambda_divides_the_divergence(net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(views=0, alpha=1.0, kl_weight=None, kl_lambda=50.0, lr=0.0))
+    adapter = VCoTTA(net, plain(views=0, alpha=1.0, kl_weight=None, kl_lambda=50.0, lr=0.0))
     with torch.no_grad():
         adapter.networks["student"].fc.weight.add_(0.1)
     adapter(images())
@@ -276,7 +260,7 @@ def test_lambda_divides_the_divergence(net, images) -> None:
 def test_a_heavy_divergence_holds_the_student_at_its_prior(net, images) -> None:
     drifts = []
     for kappa in (0.0, 1e3):
-        adapter = VCoTTA(net, VCoTTAConfig(views=1, alpha=1.0, kl_weight=kappa, lr=1e-3, loss="sce"))
+        adapter = VCoTTA(net, plain(views=1, alpha=1.0, kl_weight=kappa, lr=1e-3, loss="sce"))
         for seed in range(10):
             adapter(images(seed=seed))
         drifts.append(kl_divergence(adapter.networks["student"], net).item())
@@ -284,7 +268,7 @@ def test_a_heavy_divergence_holds_the_student_at_its_prior(net, images) -> None:
 
 
 def test_the_teacher_averages_sigma_after_the_step(net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(views=1, lr=0.05, beta=0.9, sampling="local", full_batch=6))
+    adapter = VCoTTA(net, plain(views=1, lr=0.05, beta=0.9, sampling="local", full_batch=6))
     teacher, student = adapter.networks["teacher"], adapter.networks["student"]
     old = softplus(teacher.fc.weight_rho).clone()
     adapter(images())
@@ -294,9 +278,9 @@ def test_the_teacher_averages_sigma_after_the_step(net, images) -> None:
 
 
 def test_mixup_trains_on_mixtures_and_predicts_the_images(net, images) -> None:
-    mixed, plain = (VCoTTA(net, VCoTTAConfig(views=1, mixup=mixup, lr=0.05)) for mixup in (True, False))
-    assert torch.equal(mixed(images()), plain(images()))
-    assert not torch.equal(mixed.networks["student"].fc.weight, plain.networks["student"].fc.weight)
+    mixed, alone = (VCoTTA(net, plain(views=1, mixup=mixup, lr=0.05)) for mixup in (True, False))
+    assert torch.equal(mixed(images()), alone(images()))
+    assert not torch.equal(mixed.networks["student"].fc.weight, alone.networks["student"].fc.weight)
 
 
 @pytest.mark.parametrize("preset", ["best", "paper", "authors"])
@@ -317,7 +301,7 @@ def test_presets_hold_the_papers_and_the_authors_values() -> None:
         assert (config.alpha, config.scope, config.target, config.inference) == ("entropy", "batch", "teacher", "x0")
         assert (config.sampling, config.views, config.beta, config.mixup) == ("local", 32, 0.999, False)
         assert (config.full_batch, config.relative, config.source_views) == (None, False, True)
-        assert config.prior_images is None
+        assert (config.statistics, config.label_prior) == ("batch", False)
     authors = configure("vcotta", preset="authors")
     assert (authors.alpha, authors.target, authors.inference) == ("confidence", "mixture", "filtered")
     assert (authors.sampling, authors.mixup, authors.margin, authors.lr) == ("weight", True, 0.3, 1e-3)
@@ -361,7 +345,7 @@ def test_options_override_a_preset(tiny) -> None:
 )
 def test_wrong_settings_are_refused_by_name(wrong) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        VCoTTAConfig(**wrong)
+        plain(**wrong)
 
 
 def test_unknown_presets_and_data_sets_are_named() -> None:

@@ -17,6 +17,7 @@ from vcotta.nn.batch_norm import (
     reestimate_statistics,
     use_batch_statistics,
 )
+from vcotta.nn.class_statistics import Corrected
 
 
 def test_frozen_statistics_never_move_and_both_kinds_can_be_used() -> None:
@@ -162,16 +163,21 @@ def test_a_layer_without_running_statistics_has_nothing_to_mix() -> None:
         assert torch.allclose(norm(x), nn.functional.batch_norm(x, None, None, training=True), atol=1e-6)
 
 
-def test_each_view_is_mixed_by_itself() -> None:
+def test_each_view_is_corrected_after_its_own_statistics() -> None:
     net = norm_with_source(nn.BatchNorm2d(3))
     views = torch.rand(4, 5, 3, 2, 2) + torch.arange(4.0).view(4, 1, 1, 1, 1)
-    with MixedStatistics(0.3):
-        alone = torch.stack([net(view) for view in views])
+    correction = [(torch.rand(3) + 0.5, torch.rand(3))]
+    alone = []
+    for view in views:
+        with Corrected(correction):
+            alone.append(net(view))
     assert keep_views_apart(net)
-    use_batch_statistics(net, True, views=4, share=0.3)
-    assert torch.allclose(net(views.flatten(0, 1)).unflatten(0, (4, 5)), alone, atol=1e-5)
-    use_batch_statistics(net, True, views=1, share=0.3)
+    use_batch_statistics(net, True, 4, correction)
+    assert torch.allclose(net(views.flatten(0, 1)).unflatten(0, (4, 5)), torch.stack(alone), atol=1e-5)
+    use_batch_statistics(net, True, 1, correction)
     assert torch.allclose(net(views[2]), alone[2], atol=1e-5)
+    use_batch_statistics(net, True)
+    assert not torch.allclose(net(views[2]), alone[2], atol=1e-2)
 
 
 @pytest.mark.parametrize("affine", [True, False])

@@ -139,7 +139,7 @@ class AdaContrast(Adapter):
         )
         update_teacher(teacher, student, config.beta, done)
         with torch.no_grad():
-            inferred = self._share is not None  # else the student's own statistics, which have just moved
+            inferred = self._inferred is not None  # else the student's own statistics, which have just moved
             return self.logits(student, images, batch_statistics=inferred).log_softmax(-1)
 
     @torch.no_grad()

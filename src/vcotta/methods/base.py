@@ -14,18 +14,21 @@ from torch import Tensor, nn
 
 from vcotta.bayes import is_variational
 from vcotta.methods.card import Declared
-from vcotta.methods.class_mix import CAUTIOUS, PRIOR_IMAGES, ClumpWarning, LabelPrior, StreamSettings, class_diversity
+from vcotta.methods.class_mix import ClumpWarning, StreamSettings, class_diversity, effective_classes
 from vcotta.methods.guard import Guard, Watch
+from vcotta.methods.label_prior import LabelPrior
 from vcotta.methods.parts.losses import entropy
 from vcotta.methods.passes import Passes
 from vcotta.methods.prediction import RECENT, Prediction, abstain, check_request, decompose
 from vcotta.methods.state import adapter_state, load_adapter_state
 from vcotta.nn.batch_norm import batch_norms, freeze_statistics, join_views, use_batch_statistics
+from vcotta.nn.class_statistics import ClassStatistics
 from vcotta.nn.distributed import World
 from vcotta.nn.inputs import SourceBatches, check_accepted, check_images, check_network
 from vcotta.nn.optim import OptimizerName
 from vcotta.nn.rng import OwnRng
 from vcotta.nn.runtime import Runtime
+from vcotta.nn.sharing import current
 
 __all__ = ["Adapter", "OptimizerName"]
 
@@ -82,6 +85,7 @@ class Adapter(Declared, Passes, ABC):
     _rng: OwnRng
     _recent: Tensor
     _label_prior: LabelPrior | None
+    _statistics: ClassStatistics
     _diversity: float
 
     @torch.inference_mode(False)
@@ -176,6 +180,8 @@ class Adapter(Declared, Passes, ABC):
             self._look_at_classes(images)
             adapted = self.predict_and_adapt(images).detach()
         log_probs = self._with_label_prior(adapted, update=True)
+        if self._inferred is not None:
+            self._statistics.memory = self._inferred.memory
         self._recent = torch.cat([self._recent, entropy(log_probs)])[-RECENT:]
         watched = {f"guard {key}": value for key, value in self._watched(images, adapted).items()}
         self.steps += 1
@@ -186,6 +192,8 @@ class Adapter(Declared, Passes, ABC):
         self.signals = {name: value for name, value in signals.items() if not isinstance(value, bool)}
         if self._watch is not None:
             self._watch.act(self, signals)
+            if self._clumps.low and self.config.statistics == "inferred":
+                self.last.setdefault("guard", {"causes": ["diversity"], "action": "note"})
         return log_probs
 
     @_exclusive
@@ -208,7 +216,10 @@ class Adapter(Declared, Passes, ABC):
             tensor(2)
         """
         check_request(samples, coverage)
-        before, rng = (self._notes, self._compiled_shape), OwnRng(self.seed, self.runtime.device)
+        before, rng = (
+            (self._notes, self._compiled_shape, self._inferred, self._diversity),
+            OwnRng(self.seed, self.runtime.device),
+        )
         rng.load_state_dict(self._rng.state_dict())
         images = self._valid(images)
         self._compiled_shape = self._compiled_shape or ()  # do not compile for a prediction
@@ -223,7 +234,7 @@ class Adapter(Declared, Passes, ABC):
                     torch.stack([self._label_prior(draw) for draw in draws]),
                 )
         finally:
-            self._notes, self._compiled_shape = before
+            self._notes, self._compiled_shape, self._inferred, self._diversity = before
         withheld = abstain(entropy(log_probs), self._recent, coverage)
         return Prediction(log_probs.exp(), *decompose(draws), alpha, withheld)
 
@@ -244,7 +255,7 @@ class Adapter(Declared, Passes, ABC):
         self._watch = None if self.guard is None else Watch(self.guard, self.runtime.device)
         wanted = isinstance(self.config, StreamSettings) and self.config.label_prior
         self._label_prior = LabelPrior() if wanted else None
-        self._share, self._diversity = None, 1.0
+        self._statistics, self._inferred, self._diversity = ClassStatistics(), None, 1.0
         self._clumps = ClumpWarning()
         self._rng = OwnRng(self.seed, self.runtime.device)
         self.restart()
@@ -281,7 +292,7 @@ class Adapter(Declared, Passes, ABC):
         if self._watch is None or not self.networks:
             return {}
         if not self._watch.judged:
-            self.watch(self.logits(self.start, images).log_softmax(-1), log_probs)
+            self.watch(self.source_logits(images).log_softmax(-1), log_probs)
         return self._watch.signals()
 
     def _with_label_prior(self, log_probs: Tensor, *, update: bool = False) -> Tensor:
@@ -289,26 +300,28 @@ class Adapter(Declared, Passes, ABC):
 
     @torch.no_grad()
     def _look_at_classes(self, images: Tensor, *, warn: bool = True) -> None:
-        """Infer from a cautious pass of the source network how far this batch's statistics can be trusted.
+        """Infer which classes this batch holds, and BatchNorm's statistics for it.
 
-        With ``statistics="batch"`` only now and then, to ``warn`` where they cannot be.
+        With ``statistics="batch"`` only now and then, to ``warn`` where these mislead.
         """
         statistics = self.config.statistics if isinstance(self.config, StreamSettings) else None
         inferred = statistics == "inferred"
         looked = warn and statistics == "batch" and self._normalises and self._clumps.wants(len(images), self.steps + 1)
         if not inferred and not looked:
             return
-        before = dict(self._notes)
-        most = len(images) / (len(images) + PRIOR_IMAGES)
-        self._share = min(CAUTIOUS, most)
-        log_probs = self.logits(self.start, images).log_softmax(-1)
-        diversity = float(class_diversity(self._with_label_prior(log_probs)))
+        use_batch_statistics(self.start, False)
+        look = (self._statistics if inferred else ClassStatistics()).infer(
+            lambda: current().split(lambda rows: self.runtime.forward(self.start, rows), images),
+            self._with_label_prior,
+            len(images),
+        )
+        diversity = float(class_diversity(look.log_probs))
+        self.note(class_diversity=diversity, effective_classes=effective_classes(look.log_probs))
         if inferred:
-            self._diversity, self._share = diversity, diversity * most
-            self.note(class_diversity=diversity, share=self._share)
-        else:
-            self._share, self._notes = None, before  # as if nobody had looked
-            self._clumps.see(diversity, self.name)
+            self._inferred, self._diversity = look, diversity
+            self.note(batch_share=look.share, forwards=2)
+        if warn:
+            self._clumps.see(diversity, len(images), self.name, inferred=inferred)
 
     def drift(self) -> Tensor | None:
         """KL(student || source) in nats per weight, on variational networks; None for other methods."""

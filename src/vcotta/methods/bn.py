@@ -14,7 +14,7 @@ from vcotta.methods.base import Adapter
 from vcotta.methods.card import Card
 from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.registry import register_method
-from vcotta.nn.batch_norm import SavedStatistics, batch_norms
+from vcotta.nn.batch_norm import MixedStatistics, SavedStatistics, batch_norms
 
 __all__ = ["BN", "BNConfig"]
 
@@ -86,17 +86,20 @@ class BN(Adapter):
     @torch.no_grad()
     def predict_and_adapt(self, images: Tensor) -> Tensor:
         """Predict with the statistics of the batch, or with the running ones that it moved."""
+        if (share := self._share(len(images))) < 1:
+            with MixedStatistics(share):
+                return self.logits(self.start, images, batch_statistics=False).log_softmax(-1)
         if self.config.statistics != "ema":
-            return self.logits(self.start, images).log_softmax(-1)
+            return self.source_logits(images).log_softmax(-1)
         model = self.networks["model"]
         if len(images) > 1:
             self._move(model, images)
         return self.logits(model, images, batch_statistics=False).log_softmax(-1)
 
-    def share_of_batch(self, count: int) -> float:
+    def _share(self, count: int) -> float:
         """All, or that of ``prior``."""
         if self.config.statistics != "prior":
-            return super().share_of_batch(count)
+            return 1.0
         prior = self.config.prior_images
         return float(self.config.alpha) if prior is None else count / (count + prior)
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from vcotta.methods.guard import Watch
 from vcotta.methods.parts.layers import catch_features
-from vcotta.nn.batch_norm import MixedStatistics, keep_views_apart, use_batch_statistics
+from vcotta.nn.batch_norm import keep_views_apart, use_batch_statistics
+from vcotta.nn.class_statistics import Corrected, Look
 from vcotta.nn.optim import OptimizerName, make_optimizer
 from vcotta.nn.runtime import Runtime
 from vcotta.nn.sharing import current
@@ -28,32 +29,28 @@ class Passes:
     """
 
     runtime: Runtime
+    start: nn.Module
     optimizer: torch.optim.Optimizer | None
     _notes: dict[str, Any]
     _watch: Watch | None
     _compiled_shape: tuple[int, ...] | None
-    _share: float | None = None  # of the batch at hand, where statistics are inferred
+    _inferred: Look | None = None  # at the batch at hand, where statistics are inferred
 
     def logits(self, net: nn.Module, images: Tensor, *, batch_statistics: bool = True) -> Tensor:
         """One counted forward pass in the chosen precision, as float32 logits (float64 for ``fp64``).
 
-        BatchNorm uses the statistics of the batch, or their share in a mixture with the source's (`share_of_batch`, or
-        what was inferred of this batch).
+        BatchNorm uses the statistics of the batch, inferred ones where the settings say so, or the source's, as for a
+        single image, whose own are useless.
         """
-        inferred = self._share is not None
-        share = (self._share if inferred else self.share_of_batch(len(images))) if batch_statistics else 0.0
-        whole = share == 1 and len(images) > 1
-        use_batch_statistics(net, whole)
+        look = self._inferred if batch_statistics else None
+        use_batch_statistics(net, batch_statistics and look is None and len(images) > 1)
         self._notes["forwards"] += 1
-        with MixedStatistics(share, between=inferred) if share and not whole else nullcontext():
+        with nullcontext() if look is None else Corrected(look.correction):
             return current().split(lambda rows: self.runtime.forward(net, rows), images)
 
-    def share_of_batch(self, count: int) -> float:
-        """Return the share of a batch of this size in BatchNorm's statistics; the rest is the source's.
-
-        By default 1, and 0 for a single image, whose own statistics are useless.
-        """
-        return float(count > 1)
+    def source_logits(self, images: Tensor) -> Tensor:
+        """The `logits` of the source network, which are known where statistics were inferred."""
+        return self.logits(self.start, images) if self._inferred is None else self._inferred.logits
 
     def features_and_logits(self, net: nn.Module, images: Tensor, **options: bool) -> tuple[Tensor, Tensor]:
         """Return the input of the last linear layer, (batch, dimensions), as float32, and the `logits`."""
@@ -67,15 +64,14 @@ class Passes:
 
         With ``Runtime.compile`` many views make one compiled pass, in which BatchNorm keeps their statistics apart. It
         is compiled for the shape of the first batch, or that of `compile_for`; batches of other shapes run uncompiled.
-        Nothing is compiled where statistics are inferred.
         """
         count, batch = views.shape[:2]
-        together = self.runtime.compile and batch > 1 and self._share is None
+        together = self.runtime.compile and batch > 1
         if together:
             self._compiled_shape = tuple(views.shape[1:]) if self._compiled_shape is None else self._compiled_shape
             together = self._compiled_shape == tuple(views.shape[1:])
         if current().is_shared:  # one exchange of statistics for all views instead of one for each
-            together = batch > 1 and self._share is None
+            together = batch > 1
         if not together or not keep_views_apart(net):
             return torch.stack([self.logits(net, view) for view in views])
         self._notes["forwards"] += count
@@ -83,9 +79,9 @@ class Passes:
         def forward(rows: Tensor) -> Tensor:  # not compiled where processes exchange statistics during the pass
             return self.runtime.forward(net, self.runtime.place_images(rows), compiled=not current().is_shared)
 
-        outputs, share = [], self.share_of_batch(batch)
+        outputs, correction = [], None if self._inferred is None else self._inferred.correction
         for part in views.split(_views_at_once(views)):
-            use_batch_statistics(net, True, len(part), share)
+            use_batch_statistics(net, True, len(part), correction)
             output = current().split(forward, part.flatten(0, 1), len(part))
             outputs.append(output.unflatten(0, (len(part), batch)))
         return torch.cat(outputs)
@@ -123,6 +119,7 @@ class Passes:
         self.note(loss=loss.detach(), skipped=~done if when is None else ~done & when)
         done = done if when is None else done & when
         done = done if self._watch is None else done & self._watch.calm
+        self.note(updated=done | self._notes.get("updated", False))
         # Fused optimisers skip the step where this is above 0, as for AMP's GradScaler.
         self.optimizer.found_inf = (~done).float()  # type: ignore[attr-defined]
         self.optimizer.step()

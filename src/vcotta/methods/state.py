@@ -46,7 +46,8 @@ def adapter_state(adapter: Adapter, clone: bool = True) -> dict[str, Any]:
         "counters": {"steps": adapter.steps, "skipped": adapter.skipped},
         "recent": adapter._recent.clone(),
         "guard": None if adapter._watch is None else adapter._watch.state_dict(),
-        **({} if adapter._label_prior is None else {"label_prior": adapter._label_prior.state_dict()}),
+        "statistics": adapter._statistics.state_dict(),
+        "label_prior": None if adapter._label_prior is None else adapter._label_prior.state_dict(),
     }
 
 
@@ -79,6 +80,7 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
     adapter._recent = state["recent"].to(adapter.runtime.device, copy=True)
     if adapter._watch is not None:
         adapter._watch.load_state_dict(state["guard"])
+    adapter._statistics.load_state_dict(state.get("statistics", {}), adapter.runtime.device)
     if adapter._label_prior is not None:
         adapter._label_prior.load_state_dict(state["label_prior"], adapter.runtime.device)
     adapter.last, adapter.signals = {}, {}
@@ -87,7 +89,8 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
 def _check_origin(adapter: Adapter, state: dict[str, Any]) -> None:
     """Raise unless ``state`` is complete and of this method with these settings and this guard."""
     name, guard = adapter.name, None if adapter.guard is None else asdict(adapter.guard)
-    if missing := adapter_state(adapter, clone=False).keys() - state.keys():
+    later = {"statistics", "label_prior"}  # states made before these existed have the defaults of `StreamSettings`
+    if missing := adapter_state(adapter, clone=False).keys() - state.keys() - later:
         raise ValueError(f"Expected an adapter's state, but {', '.join(sorted(missing))} is missing from it.")
     if state["method"] != name:
         raise ValueError(f"Expected a state of {name}, but got one of {state['method']}.")
@@ -95,7 +98,7 @@ def _check_origin(adapter: Adapter, state: dict[str, Any]) -> None:
         raise ValueError("Expected an adapter's state, but its counters or random numbers are missing.")
     if state["rng"]["cpu"].shape != adapter._rng.state_dict()["cpu"].shape:
         raise ValueError("Expected the state of torch's random numbers, but it has another size: the state is damaged.")
-    defaults = {field.name: field.default for field in fields(StreamSettings)}  # of states made before these existed
+    defaults = {field.name: field.default for field in fields(StreamSettings)}
     for key, ours in asdict(adapter.config).items():
         theirs = state["config"].get(key, defaults.get(key))
         if theirs != ours:

@@ -33,7 +33,8 @@ _PUBLISHED = {
     "beta": 0.999,
     "relative": False,
     "full_batch": None,
-    "prior_images": None,
+    "statistics": "batch",
+    "label_prior": False,
 }
 """Settings that the paper and the authors' code share."""
 
@@ -111,13 +112,11 @@ class VCoTTAConfig(StreamSettings):
         full_batch: A batch of n fewer images takes a smaller step and a slower average, ``lr * n / full_batch`` and
             ``beta ** (n / full_batch)`` (ours), since Adam's steps do not shrink with the batch: single images, one
             after another, ruined a network that batches improve. None treats all batches alike (paper).
-        prior_images: N, the number of images that the source's BatchNorm statistics count as: a batch of n has the
-            share n / (n + N (1 - n / full_batch)) in the mixture with them, and from ``full_batch`` images on all of
-            it (ours; Schneider et al., 2020, have n / (n + N)). With None, or ``full_batch=None``, a batch uses its
-            own statistics and a single image the source's (paper).
         kl_weight: kappa: the divergences are divided by the number D of variational weights and multiplied by kappa,
             so that moving every weight by one sigma costs kappa / 2, on any network.
         kl_lambda: Lambda: the divergences are divided by it (authors' code: 500 000). Give one of the two.
+        statistics: As for every method, see `StreamSettings`, but inferred by default (paper: those of the batch).
+        label_prior: As for every method, but on by default (paper: off).
         flip: Whether views may mirror the image.
     """
 
@@ -139,7 +138,8 @@ class VCoTTAConfig(StreamSettings):
     optimizer: OptimizerName = "adam"
     beta: UnitInterval = 0.99
     full_batch: Count | None = 32
-    prior_images: NonNegativeInt | None = 8
+    statistics: Literal["batch", "inferred"] = "inferred"
+    label_prior: bool = True
     kl_weight: NonNegative | None = 0.05
     kl_lambda: Positive | None = None
     flip: bool = True
@@ -238,12 +238,6 @@ class VCoTTA(Adapter):
             draws.append(mix(drawn, also, alpha))
         return self._infer(source, teacher, alpha), torch.stack(draws), alpha.expand(len(images), 1).squeeze(-1)
 
-    def share_of_batch(self, count: int) -> float:
-        """See ``prior_images``."""
-        if self.config.prior_images is None or self.config.full_batch is None:
-            return super().share_of_batch(count)
-        return float(count / (count + self.config.prior_images * (1 - self._fullness(count))))
-
     def drift(self) -> Tensor:
         """KL(student || source) in nats per weight."""
         student = self.networks["student"]
@@ -256,7 +250,7 @@ class VCoTTA(Adapter):
         made. With ``alpha=0`` it runs too, for the guard and the log.
         """
         image_only = self.config.alpha == 0 or not self.config.source_views
-        source = self.logits(self.start, images).unsqueeze(0) if image_only else None
+        source = self.source_logits(images).unsqueeze(0) if image_only else None
         views = images.unsqueeze(0)
         if self.config.views:
             views = torch.cat([views, random_views(images, self.config.views, flip=self.config.flip)])

@@ -42,7 +42,11 @@ def freeze_statistics(net: nn.Module) -> None:
         norm.track_running_stats = False
 
 
-def use_batch_statistics(net: nn.Module, batch: bool, views: int = 1, share: float = 1.0) -> None:
+Correction = list[tuple[Tensor, Tensor]]
+"""For each BatchNorm layer, scale and offset of a batch that was normalised by its own statistics."""
+
+
+def use_batch_statistics(net: nn.Module, batch: bool, views: int = 1, correction: Correction | None = None) -> None:
     """Let BatchNorm use mean and biased variance of the batch (``True``) or the source's running statistics.
 
     Call `freeze_statistics` first. Layers without running statistics always use the batch's.
@@ -51,13 +55,15 @@ def use_batch_statistics(net: nn.Module, batch: bool, views: int = 1, share: flo
         net: The network.
         batch: Whether to use the batch's statistics.
         views: Number of views that follow one another in the batch, each with statistics of its own.
-        share: Share of each view's statistics in a mixture with the source's, as in `MixedStatistics`. More than one
-            view, or a share below 1, needs `keep_views_apart`.
+        correction: What each layer does next, see `vcotta.nn.class_statistics`. More than one view, or a correction,
+            needs `keep_views_apart`.
     """
+    layers = iter(correction or [])
     for norm in batch_norms(net):
         norm.training = batch
         if isinstance(norm, _ViewBatchNorm2d):
-            norm.views, norm.share = views, share
+            norm.views = views
+            norm.correct(next(layers) if correction and norm.running_mean is not None else None)
 
 
 @contextmanager
@@ -106,8 +112,6 @@ class MixedStatistics(TorchFunctionMode):
 
     Args:
         share: s.
-        between: Add the variance between the two means, :math:`s(1-s)(\mu_B-\mu_S)^2`: the moments are then those of a
-            pool of images of which the share s is the batch's.
 
     Example:
         >>> norm = nn.BatchNorm1d(1).eval()
@@ -117,9 +121,9 @@ class MixedStatistics(TorchFunctionMode):
         tensor([0.0000, 1.6330])
     """
 
-    def __init__(self, share: float, *, between: bool = False) -> None:
+    def __init__(self, share: float) -> None:
         super().__init__()
-        self.share, self.between = share, between
+        self.share = share
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is F.batch_norm:
@@ -151,8 +155,7 @@ def _batch_norm(
     if training or not mode.share or running_mean is None or running_var is None or count == 1:
         return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
     variance, mean = sharing.var_mean(x.to(torch.promote_types(x.dtype, running_mean.dtype)), dims)
-    apart = mode.share * (1 - mode.share) * (mean - running_mean).square() if mode.between else 0.0
-    mean, variance = running_mean.lerp(mean, mode.share), running_var.lerp(variance, mode.share) + apart
+    mean, variance = running_mean.lerp(mean, mode.share), running_var.lerp(variance, mode.share)
     return normalise(x, mean, variance, weight, bias, eps)
 
 
@@ -183,10 +186,23 @@ class _ViewBatchNorm2d(nn.BatchNorm2d):
     """
 
     views: int = 1
-    share: float = 1.0
+    corrected: bool = False
+    scale: Tensor  # plain attributes, always the same tensors, so that compiled code stays valid
+    offset: Tensor
+
+    def correct(self, correction: tuple[Tensor, Tensor] | None) -> None:
+        """Scale and shift what was normalised, before weight and bias; None for not."""
+        self.corrected = correction is not None
+        if correction is None or correction is vars(self).get("_latest"):
+            return
+        if "scale" not in vars(self):
+            self.scale, self.offset = (torch.empty_like(tensor) for tensor in correction)
+        self.scale.copy_(correction[0])
+        self.offset.copy_(correction[1])
+        self._latest = correction
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or (self.views == 1 and self.share == 1):
+        if not self.training or (self.views == 1 and not self.corrected):
             plain: Tensor = super().forward(x)
             return plain
         channels = (1, 1, -1, 1, 1)
@@ -198,16 +214,14 @@ class _ViewBatchNorm2d(nn.BatchNorm2d):
             shift = parts.mean((1, 3, 4), keepdim=True) if known is None else known.view(channels)
             mean = parts.mean((1, 3, 4), keepdim=True)
             variance = (parts - shift).square().mean((1, 3, 4), keepdim=True) - (mean - shift).square()
-        if self.share < 1 and known is not None and self.running_var is not None:
-            count = sharing.whole_length(x) // self.views * x[0, 0].numel()
-            mean = known.view(channels).lerp(mean, self.share)
-            variance = self.running_var.view(channels).lerp(variance * (count / (count - 1)), self.share)
         scale = torch.rsqrt(variance.clamp_min(0) + self.eps)
+        offset = -mean * scale
+        if self.corrected:
+            by, add = self.scale.view(channels), self.offset.view(channels)
+            scale, offset = scale * by, offset * by + add
         if self.affine:
             scale = scale * self.weight.view(channels)
-        offset = -mean * scale
-        if self.affine:
-            offset = offset + self.bias.view(channels)
+            offset = offset * self.weight.view(channels) + self.bias.view(channels)
         normalised: Tensor = (parts * scale + offset).flatten(0, 1).to(x.dtype)
         return normalised
 

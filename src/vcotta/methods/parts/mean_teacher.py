@@ -60,21 +60,22 @@ def update_teacher(
     pairs: list[tuple[Tensor, Tensor]] = list(zip(teacher.parameters(), student.parameters(), strict=True))
     olds = [old for old, _ in pairs if id(old) not in rhos]
     averages = [*torch._foreach_lerp(olds, [new for old, new in pairs if id(old) not in rhos], 1 - beta)]
+    share = torch.full((), 1 - beta, device=olds[0].device)  # compiled code is valid for one number, but for any tensor
     for old, new in pairs:
         if id(old) in rhos:
             olds.append(old)
             if compiled and alike(old, new):
-                averages.append(shaped(fused(_average_rho)(flat(old), flat(new), beta), old))
+                averages.append(shaped(fused(_average_rho)(flat(old), flat(new), share), old))
             else:
-                averages.append(_average_rho(old, new, beta))
+                averages.append(_average_rho(old, new, 1 - beta))
     if done is not None:
         averages = [torch.where(done, average, old) for average, old in zip(averages, olds, strict=True)]
     torch._foreach_copy_(olds, averages)
 
 
-def _average_rho(old: Tensor, new: Tensor, beta: float) -> Tensor:
+def _average_rho(old: Tensor, new: Tensor, share: Tensor | float) -> Tensor:
     """The rho of the average standard deviation."""
-    return inverse_softplus(torch.lerp(F.softplus(old), F.softplus(new), 1 - beta))
+    return inverse_softplus(torch.lerp(F.softplus(old), F.softplus(new), share))
 
 
 @torch.no_grad()

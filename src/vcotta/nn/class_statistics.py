@@ -1,0 +1,353 @@
+"""BatchNorm's statistics inferred from the source's, the batch's, and those of recent batches, class by class.
+
+A camera shows classes in clumps, and the statistics of a batch of two classes say more about these classes than about
+the weather. So evidence counts classes, not images: sums over images are kept by class, and every class has a say of
+its own. The source's statistics are the prior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from vcotta.nn.batch_norm import Correction, normalise
+from vcotta.nn.sharing import current
+
+__all__ = ["ClassStatistics", "Corrected", "Look", "expected_entropy"]
+
+PRIOR_IMAGES = 8
+"""Images that the source's statistics count as."""
+ENOUGH = 200
+"""Images, of all classes together, with which a batch needs no memory."""
+MEMORY = 1000
+"""Images over which the memory forgets (by a factor e)."""
+CAUTIOUS = 0.1
+"""Largest share of the batch in the pass that looks for its classes."""
+CHANGE = 3.0
+"""Inverse of the shift, in variances between images, by which a new domain is recognised."""
+GROUPS = 100
+"""Most groups of classes; of more classes, neighbours share one."""
+
+
+@lru_cache(maxsize=64)
+def expected_entropy(images: int, classes: int) -> float:
+    """Expected entropy of the class shares of so many images drawn uniformly, in nats; exact."""
+    total, chance = 0.0, 1 / classes
+    log_rest = math.log1p(-chance) if classes > 1 else 0.0
+    for count in range(1, images + 1):
+        ways = math.lgamma(images + 1) - math.lgamma(count + 1) - math.lgamma(images - count + 1)
+        share = count / images
+        total -= math.exp(ways + count * math.log(chance) + (images - count) * log_rest) * share * math.log(share)
+    return classes * total
+
+
+@dataclass
+class Look:
+    """What was inferred of one batch.
+
+    Attributes:
+        log_probs: The classes of its images, as far as the first look tells, (batch, classes).
+        logits: What the source network says with the inferred statistics, (batch, classes).
+        share: The share of batch and memory in the statistics; the rest is the source's. A scalar on the device.
+        correction: What other networks do after they normalised the batch by its own statistics.
+        memory: The memory with this batch in it.
+    """
+
+    log_probs: Tensor
+    logits: Tensor
+    share: Tensor
+    correction: Correction
+    memory: Tensor
+
+
+class ClassStatistics:
+    r"""The memory of a stream, by class, and the inference of BatchNorm's statistics from it.
+
+    On each batch the source network runs twice. A cautious first pass tells the responsibilities :math:`r_{ic}` of the
+    classes for the images. With the sums by class of the images' means :math:`S_c = \sum_i r_{ic} m_i` and the counts
+    :math:`N_c` of batch and memory together (the memory adds what the batch lacks of T images), the second pass has
+
+    .. math:: \mu = (1-s)\mu_S + s\,\frac{\sum_c S_c / (N_c + T)}{\sum_c \omega_c}, \qquad
+        \omega_c = \frac{N_c}{N_c + T}
+
+    and likewise for second moments. The share is :math:`s = D n / (n + 8)`, with the diversity D of :math:`\omega`, the
+    number of classes as a share of those in random order, and the effective number n of images. All classes: the
+    statistics of the batch. One class: those of the source.
+
+    The memory is scaled by :math:`e^{-(3z)^2}` first, where z is the shift of the images' statistics in the first
+    layer between memory and batch, class by class, in units of the variance between images of a class, less what
+    chance explains. So it ends with its domain.
+
+    What the two passes found is the `Correction` of all other networks: on the source it gives the inferred
+    statistics exactly. Not in the paper. All numbers stay on the device.
+
+    Attributes:
+        memory: Sums over images, (groups of classes, columns): number, first and second moments of all channels, and
+            the first layer's features with their squares. None at the start.
+        known: First and second moments of all channels in the source, (2, channels). None at the start.
+    """
+
+    def __init__(self) -> None:
+        self.memory: Tensor | None = None
+        self.known: Tensor | None = None
+
+    @torch.no_grad()
+    def infer(self, forward: Callable[[], Tensor], label: Callable[[Tensor], Tensor], images: int) -> Look:
+        """Look at a batch; the memory stays as it is, see `Look.memory`.
+
+        Args:
+            forward: The logits of the source network for the batch, (batch, classes); BatchNorm in eval mode.
+            label: Log-probabilities with the label prior, given those of the network.
+            images: The size of the batch.
+        """
+        if self.known is None:
+            with _Known() as source:
+                forward()
+            self.known = source.moments()
+        first = self._first_pool(self.known, images)
+        with first:
+            log_probs = label(forward().log_softmax(-1))
+        who = _in_groups(log_probs.exp().nan_to_num(0.0))
+        rows = first.rows(images)
+        before = who.new_zeros(who.shape[1], rows.shape[1]) if self.memory is None else self.memory
+        memory = before * _keep(before, who.T @ rows, first.features)
+        per_image, by_class, share = _weights(who, memory[:, 0])
+        pool = _Pool(per_image, share, by_class @ memory, self.known)
+        with pool:
+            logits = forward()
+        new = math.exp(-images / MEMORY) * memory + who.T @ pool.rows(images)
+        sound = log_probs.isfinite().all() & new.isfinite().all()  # a broken batch is not remembered
+        return Look(log_probs, logits, share, pool.correction(), torch.where(sound, new, before))
+
+    def _first_pool(self, known: Tensor, images: int) -> _Pool:
+        """The batch with a cautious share, and the memory for the rest as far as its classes are balanced."""
+        most = min(CAUTIOUS, images / (images + PRIOR_IMAGES))
+        if self.memory is None:
+            return _Pool(known.new_full((images,), 1 / images), known.new_tensor(most), None, known)
+        counts = self.memory[:, 0]
+        enough = max(images, ENOUGH)
+        weight = counts / (counts + enough / len(counts))
+        total = weight.sum().clamp_min(1e-9)
+        seen = counts.sum().clamp_max(enough)
+        trust = (1 - most) * _diversity(weight / total, enough) * seen / (seen + PRIOR_IMAGES)
+        share = most + trust
+        each = trust / share / (counts + enough / len(counts)) / total
+        return _Pool((most / share / images).expand(images), share, each @ self.memory, known)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything a resumed stream needs."""
+        return {} if self.memory is None or self.known is None else {"memory": self.memory, "known": self.known}
+
+    def load_state_dict(self, state: dict[str, Tensor], device: torch.device | str) -> None:
+        """Continue from a `state_dict`."""
+        found = (state.get(name) for name in ("memory", "known"))
+        self.memory, self.known = (None if one is None else one.to(device, copy=True) for one in found)
+
+
+def _in_groups(probabilities: Tensor) -> Tensor:
+    """Sum the probabilities of neighbouring classes so that there are at most `GROUPS`."""
+    classes = probabilities.shape[1]
+    size = -(-classes // GROUPS)
+    padded = F.pad(probabilities, (0, -classes % size))
+    grouped: Tensor = padded.unflatten(1, (-1, size)).sum(-1)
+    return grouped
+
+
+def _diversity(shares: Tensor, images: int) -> Tensor:
+    """How many classes there are beyond one, as a share of those of so many images in random order."""
+    entropy = torch.special.entr(shares).sum()
+    return (torch.expm1(entropy) / max(math.expm1(expected_entropy(images, len(shares))), 1e-9)).clamp(0, 1)
+
+
+def _weights(who: Tensor, remembered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights of the batch's images and of the memory's classes, which sum to 1, and their share beside the source."""
+    images, classes = who.shape
+    enough = max(images, ENOUGH)
+    target, present = enough / classes, who.sum(0)
+    used = ((target - present).clamp_min(0) / remembered.clamp_min(1e-6)).clamp_max(1)
+    counts = present + used * remembered
+    weight = counts / (counts + target)
+    total = weight.sum().clamp_min(1e-9)
+    each = 1 / (counts + target) / total
+    effective = total.square() / (weight.square() / counts.clamp_min(1e-6)).sum().clamp_min(1e-9)
+    effective = torch.minimum(effective, counts.sum())
+    share = _diversity(weight / total, enough) * effective / (effective + PRIOR_IMAGES)
+    return who @ each, used * each, share
+
+
+def _keep(memory: Tensor, batch: Tensor, features: int) -> Tensor:
+    """The share of the memory that belongs to the batch's domain, by the first layer's features."""
+    before, now = memory[:, 0], batch[:, 0]
+    both = before * now / (before + now).clamp_min(1e-6)
+    shares = both / both.sum().clamp_min(1e-6)
+
+    def mean(sums: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        tail = sums[:, sums.shape[1] - 2 * features :] / counts.clamp_min(1e-6).unsqueeze(1)
+        return tail[:, :features], tail[:, features:]
+
+    first, second = mean(memory + batch, before + now)
+    variance = (shares @ (second - first.square())).clamp_min(1e-6)
+    shift = (shares @ (mean(batch, now)[0] - mean(memory, before)[0])).square() / variance
+    chance = (shares.square() / both.clamp_min(1e-6)).sum()
+    beyond = (shift.mean() - 3 * chance).clamp_min(0)
+    return torch.exp(-(CHANGE * beyond).square()).where(both.sum() > 0.3, 1.0)
+
+
+class _BatchNormMode(TorchFunctionMode):
+    """Replaces ``F.batch_norm``, in which every kind of BatchNorm ends, where the source's statistics are known."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.replace(*args, **(kwargs or {})) if func is F.batch_norm else func(*args, **(kwargs or {}))
+
+    def replace(
+        self,
+        x: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        if training or running_mean is None or running_var is None:
+            return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+        return self.normalised(x, running_mean, running_var, weight, bias, eps)
+
+    def normalised(
+        self, x: Tensor, known_mean: Tensor, known_variance: Tensor, weight: Any, bias: Any, eps: float
+    ) -> Tensor:
+        raise NotImplementedError
+
+
+class _Known(_BatchNormMode):
+    """A pass with the source's statistics that collects them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: list[Tensor] = []
+
+    def normalised(
+        self, x: Tensor, known_mean: Tensor, known_variance: Tensor, weight: Any, bias: Any, eps: float
+    ) -> Tensor:
+        self._found.append(torch.stack([known_mean, known_variance + known_mean.square()]))
+        return F.batch_norm(x, known_mean, known_variance, weight, bias, False, 0.0, eps)
+
+    def moments(self) -> Tensor:
+        """First and second moments of all channels, (2, channels)."""
+        return torch.cat(self._found, 1) if self._found else torch.empty(2, 0)
+
+
+class _Pool(_BatchNormMode):
+    """A pass with the statistics of a pool: images and memory by their weights, and the source for the rest.
+
+    The moments of the pool are the sum of its parts'; those that do not depend on the batch are added up beforehand.
+    """
+
+    def __init__(self, per_image: Tensor, share: Tensor, remembered: Tensor | None, known: Tensor) -> None:
+        super().__init__()
+        self._weights, rest = share * per_image, (1 - share) * known
+        channels = known.shape[1]
+        if remembered is not None:
+            rest = rest + share * remembered[1 : 1 + 2 * channels].view(2, channels)
+        self._rest, self._used = rest, 0
+        self._moments: list[tuple[Tensor, Tensor]] = []
+        self._pooled: list[tuple[Tensor, Tensor]] = []
+        self._eps: list[float] = []
+        self._first: Tensor | None = None
+
+    def normalised(
+        self, x: Tensor, known_mean: Tensor, known_variance: Tensor, weight: Any, bias: Any, eps: float
+    ) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            moments = _moments(x, known_mean.dtype)
+            rest = self._rest[:, self._used : self._used + len(known_mean)]
+            mean, second = (torch.addmv(r, m.T, self._weights) for r, m in zip(rest, moments, strict=True))
+            variance = torch.addcmul(second, mean, mean, value=-1).clamp_min_(0)
+        if self._first is None:
+            deviation = known_variance.clamp_min(1e-12).sqrt()
+            shift = (moments[0] - known_mean) / deviation
+            square = (moments[1] - 2 * known_mean * moments[0] + known_mean.square()) / deviation.square()
+            self._first = torch.cat([shift, square.clamp_min(1e-4).log()], 1)
+        self._used += len(known_mean)
+        self._moments.append(moments)
+        self._pooled.append((mean, variance))
+        self._eps.append(eps)
+        return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, eps)
+
+    @property
+    def features(self) -> int:
+        """The number of features of the first layer."""
+        return 0 if self._first is None else self._first.shape[1]
+
+    def rows(self, images: int) -> Tensor:
+        """For each image what the memory adds up."""
+        if self._first is None:
+            return self._weights.new_ones(images, 1)
+        first, second = (torch.cat(parts, 1) for parts in zip(*self._moments, strict=True))
+        return torch.cat([first.new_ones(images, 1), first, second, self._first, self._first.square()], 1)
+
+    def correction(self) -> Correction:
+        """What turns activations normalised by the batch's statistics into those of this pass."""
+        if not self._pooled:
+            return []
+        sizes = [len(mean) for mean, _ in self._pooled]
+        first, second = (torch.cat(parts, 1).mean(0) for parts in zip(*self._moments, strict=True))
+        mean, variance = (torch.cat(parts) for parts in zip(*self._pooled, strict=True))
+        eps = torch.tensor(self._eps).repeat_interleave(torch.tensor(sizes)).to(mean, non_blocking=True)
+        deviation = (variance + eps).sqrt()
+        own = (torch.addcmul(second, first, first, value=-1).clamp_min(0) + eps).sqrt()
+        return list(zip((own / deviation).split(sizes), ((first - mean) / deviation).split(sizes), strict=True))
+
+
+class Corrected(_BatchNormMode):
+    """Inside the block a network normalises a batch by its own statistics, and then corrects them.
+
+    Gradients pass through the batch's statistics as usual. A layer that sees one value per channel, which has no
+    variance, uses the source's statistics.
+    """
+
+    def __init__(self, correction: Correction) -> None:
+        super().__init__()
+        self.correction, self._layer = correction, 0
+
+    def normalised(
+        self, x: Tensor, known_mean: Tensor, known_variance: Tensor, weight: Any, bias: Any, eps: float
+    ) -> Tensor:
+        """Normalise by the batch, and correct."""
+        scale, offset = self.correction[self._layer]
+        self._layer += 1
+        sharing = current()
+        if sharing.whole_length(x) * x[0, 0].numel() == 1:
+            return F.batch_norm(x, known_mean, known_variance, weight, bias, False, 0.0, eps)
+        if weight is not None:
+            scale, offset = scale * weight, offset * weight
+        offset = offset if bias is None else offset + bias
+        if not sharing.is_shared:
+            return F.batch_norm(x, None, None, scale, offset, True, 0.0, eps)
+        precise = x.to(torch.promote_types(x.dtype, scale.dtype))
+        variance, mean = sharing.var_mean(precise, [0, *range(2, x.ndim)], correction=0)
+        return normalise(x, mean, variance, scale, offset, eps)
+
+
+def _moments(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Mean and mean square of each image's channels, (batch, channels) each, of the whole batch."""
+    dtype = torch.promote_types(x.dtype, dtype)
+    if x.ndim == 2:
+        first, second = x.to(dtype), x.to(dtype).square()
+    else:
+        dims = list(range(2, x.ndim))
+        first = x.mean(dims, dtype=dtype)
+        second = torch.linalg.vector_norm(x, dim=dims, dtype=dtype).square_() / x[0, 0].numel()
+    if not current().is_shared:
+        return first, second
+    whole = current().whole_batch(torch.stack([first, second], 1))
+    return whole[:, 0], whole[:, 1]
