@@ -16,6 +16,7 @@ from pathlib import Path
 
 from studies.files import ROOT, STUDIES
 from studies.methods.picture import draw_published
+from studies.streams.picture import draw_streams
 
 PAGES = (
     ROOT / "README.md",
@@ -55,9 +56,10 @@ def updated(page: str, drawn: dict[str, Callable[[], str]]) -> str:
 
 
 def main(pages: tuple[Path, ...] = PAGES) -> None:
-    """Draw all pages and the picture of the published errors."""
+    """Draw all pages, the picture of the published errors and the heat maps of streams."""
     drawn = tables()
     draw_published()
+    draw_streams()
     for path in pages:
         path.write_text(updated(path.read_text(encoding="utf-8"), drawn), encoding="utf-8")
 

@@ -1,31 +1,156 @@
-"""The table of streams: the error of each method where labels come in clumps or batches are small."""
+"""The tables of streams: each method where labels come in clumps, batches are small, and domains mix or return."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from studies.files import read_result
-from studies.markdown import table
+from studies.files import results_of
+from studies.markdown import listed, table
+from studies.streams.run import ABLATION
+from vcotta.experiments.streams import stream_name
+
+RESULTS = results_of("streams")
+DIGITS = "digits"
+COMMAND = "python -m studies.streams.run"
 
 
-def streams_text() -> str:
-    """Return the error in per cent by method and stream, the lowest of each column in bold."""
-    rows: list[dict[str, Any]] = read_result("streams", "streams.json")
-    columns = list(dict.fromkeys((row["stream"], row["batch_size"]) for row in rows))
-    errors = {(row["method"], row["stream"], row["batch_size"]): float(row["error"]) for row in rows}
-    best = {(s, n): min(e for (_, *where), e in errors.items() if where == [s, n]) for s, n in columns}
-    shown = []
-    for method in dict.fromkeys(row["method"] for row in rows):
-        cells = [(errors[method, stream, size], best[stream, size]) for stream, size in columns]
-        shown.append((method, *(f"**{error:.1f}**" if error == least else f"{error:.1f}" for error, least in cells)))
-    (first, *_) = rows
-    note = (
-        f"Error in per cent, fifteen corruptions at severity 5, {first['images']} digits of each, all methods from the "
-        f"same warmed network, seed {first['seed']}, one run each; torch {first['torch']} (`studies/streams/run.py`). "
-        '“Statistics” is `statistics="inferred"`, “label prior” `label_prior=True`.'
+class Stream(NamedTuple):
+    """A stream of the file; runs with another number of images are a stream of their own."""
+
+    protocol: str
+    batch_size: int
+    delta: float | None
+    images: int
+
+    @property
+    def name(self) -> str:
+        """Its name, as `vcotta.experiments.streams` has it."""
+        return stream_name(self.protocol, self.delta, self.batch_size)
+
+    @property
+    def words(self) -> str:
+        """The protocol, and how labels are correlated where the study varies it."""
+        if self.protocol != "correlated":
+            return self.protocol
+        return f"correlated, delta {self.delta:g}" if self.delta else "correlated, sorted"
+
+
+Cells = dict[tuple[Stream, str], float]
+
+
+def rows_of(network: str | None = None, folder: Path = RESULTS) -> list[dict[str, Any]]:
+    """Return the rows of the file, or those of a network; none if there is no file."""
+    path = folder / "streams.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return [row for row in rows if network in (None, row["network"])]
+
+
+def networks(folder: Path = RESULTS) -> list[str]:
+    """Return the networks of the file, the digits' first."""
+    return sorted({row["network"] for row in rows_of(folder=folder)}, key=lambda name: (name != DIGITS, name))
+
+
+def mean_errors(rows: Sequence[dict[str, Any]]) -> Cells:
+    """Return the error by stream and method, the mean over seeds."""
+    found: dict[tuple[Stream, str], list[float]] = {}
+    for row in rows:
+        stream = Stream(row["stream"], row["batch_size"], row["delta"], row["images"])
+        found.setdefault((stream, row["method"]), []).append(row["error"])
+    return {key: statistics.fmean(errors) for key, errors in found.items()}
+
+
+def comparison(network: str, folder: Path = RESULTS) -> tuple[list[Stream], list[str], Cells]:
+    """Return a network's streams, the methods compared on them, and the errors, without the ablation."""
+    cells = mean_errors([row for row in rows_of(network, folder) if row["method"] not in ABLATION])
+    streams = list(dict.fromkeys(stream for stream, _ in cells))
+    return streams, list(dict.fromkeys(method for _, method in cells)), cells
+
+
+def streams_text(network: str = DIGITS, folder: Path = RESULTS) -> str:
+    """Return a network's heat map and its table: the error by stream and method, the lowest of each row in bold."""
+    rows = [row for row in rows_of(network, folder) if row["method"] not in ABLATION]
+    if not rows:
+        return f"Not run on {network} yet: `{COMMAND}`."
+    streams, methods, cells = comparison(network, folder)
+    picture = f"![Error of each method on each stream, {network}](results/streams-{network}.png)"
+    return "\n\n".join([picture, _table(streams, methods, cells), _note(rows)])
+
+
+def other_networks_text(folder: Path = RESULTS) -> str:
+    """Return the tables of all networks but the digits'."""
+    others = [network for network in networks(folder) if network != DIGITS]
+    if not others:
+        return f"Not run on other networks yet: `{COMMAND} --dataset cifar10 --weights FILE`."
+    return "\n\n".join(f"### {network}\n\n{streams_text(network, folder)}" for network in others)
+
+
+def ablation_text(folder: Path = RESULTS) -> str:
+    """Return the error of VCoTTA without each of its inferences, a row a stream on which any was left out."""
+    labels, parts = ["vcotta", *ABLATION], []
+    for network in networks(folder):
+        rows = [row for row in rows_of(network, folder) if row["method"] in labels]
+        cells = mean_errors(rows)
+        streams = list(dict.fromkeys(stream for stream, method in cells if method in ABLATION))
+        if streams:
+            kept = [label for label in labels if any((stream, label) in cells for stream in streams)]
+            parts += [f"On {network}:", _table(streams, kept, cells), _note(rows)]
+    return "\n\n".join(parts) or f"Not run yet: `{COMMAND} --ablation`."
+
+
+def long_text(folder: Path = RESULTS) -> str:
+    """Say how far the error on clean images rose above Source's along the long stream."""
+    path = folder / "long.json"
+    if not path.exists():
+        return "Not run yet: `python -m studies.streams.long`."
+    found = json.loads(path.read_text(encoding="utf-8"))
+    probes = found["probe"]
+    worst = max(probes, key=lambda one: one["error"] - one["source"])
+    return (
+        f"Along {probes[-1]['batch']} batches of {found['batch_size']} digits, {listed(found['streams'])} in turn, "
+        f"VCoTTA's error on {found['probe_images']} clean test digits, measured every {probes[0]['batch']} batches, is "
+        f"at worst {worst['error'] - worst['source']:+.2f} points from Source's: {worst['error']:.2f} % and "
+        f"{worst['source']:.2f} %, after batch {worst['batch']}, in {worst['stream']}. Seed {found['seed']}, torch "
+        f"{found['torch']} (`studies/streams/long.py`)."
     )
-    return f"{table(['Method', *(f'{stream}, {size}' for stream, size in columns)], shown)}\n\n{note}"
 
 
-TABLES: dict[str, Callable[[], str]] = {"streams": streams_text}
+def _table(streams: Sequence[Stream], methods: Sequence[str], cells: Cells) -> str:
+    shown = []
+    for stream in streams:
+        errors = [cells.get((stream, method)) for method in methods]
+        least = min(error for error in errors if error is not None)
+        words = ("-" if e is None else f"**{e:.1f}**" if e == least else f"{e:.1f}" for e in errors)
+        shown.append((stream.words, stream.batch_size, stream.images, *words))
+    return table(["Stream", "Batch", "Images", *methods], shown)
+
+
+def _note(rows: Sequence[dict[str, Any]]) -> str:
+    """Say how the runs were made; "-" in a table is a run that is missing."""
+    seeds = {}
+    for row in rows:
+        seeds.setdefault((row["stream"], row["batch_size"], row["delta"], row["images"], row["method"]), set()).add(
+            row["seed"]
+        )
+    numbers = sorted({len(found) for found in seeds.values()})
+    count = (
+        f"{numbers[0]} seed{'s' * (numbers[-1] > 1)}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} seeds"
+    )
+    views = sorted({row["views"] for row in rows if row["views"] is not None})
+    few = f", {listed([str(n) for n in views])} views" if views else ""
+    made = listed(sorted({f"torch {row['torch']} on {row['device']}" for row in rows}))
+    return (
+        f"Error in per cent, images of each domain at severity 5, all from the same warmed network{few}, mean "
+        f"over {count}; {made} (`studies/streams/run.py`)."
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "streams": streams_text,
+    "streams-networks": other_networks_text,
+    "streams-ablation": ablation_text,
+    "streams-long": long_text,
+}
