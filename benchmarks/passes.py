@@ -8,6 +8,7 @@ compiled or not, number of backwards), and each pass is repeated and timed with 
 to the parameters that the method trains. CUDA events on a GPU; the median step and the median of a step's passes. A
 method that makes a second pass on the images it selects has another number of them in every step, and a number not seen
 before is slow, probably because cuDNN plans for it: the median leaves such steps out, the mean in the file does not.
+A pass with inferred statistics is repeated with those of the batch, so what their inference adds comes on top.
 Every method has its settings for CIFAR-10 and is prepared on two batches.
 
     python -m benchmarks.passes --json benchmarks/results/passes.json
@@ -27,21 +28,25 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.steps import ROTATED, add_common, describe, fill_common, free, step_times, ways_to_compute
-from vcotta import Runtime, build_adapter, list_methods, to_variational
+from vcotta import Adapter, Runtime, build_adapter, list_methods, to_variational
 from vcotta._util.files import write_json
 from vcotta.models import build_network
-from vcotta.nn.batch_norm import batch_norms, use_batch_statistics
+from vcotta.nn.batch_norm import Correction, batch_norms, use_batch_statistics
 
 
 @dataclass
 class Pass:
-    """One pass as a method made it, and how many backwards went through it."""
+    """One pass as a method made it, and how many backwards went through it.
+
+    ``correction`` is that of compiled passes, whose code includes it; without it they would be compiled anew.
+    """
 
     net: nn.Module
     images: Tensor
     compiled: bool
     batch_statistics: bool
     views: int
+    correction: Correction | None
     backwards: int = 0
 
     def count(self, gradient: Tensor) -> None:
@@ -50,7 +55,7 @@ class Pass:
 
     def again(self, runtime: Runtime) -> None:
         """Repeat the pass, with as many backwards."""
-        use_batch_statistics(self.net, self.batch_statistics, self.views)
+        use_batch_statistics(self.net, self.batch_statistics, self.views, self.correction)
         with torch.set_grad_enabled(self.backwards > 0):
             logits = runtime.forward(self.net, self.images, compiled=self.compiled)
             for left in reversed(range(self.backwards)):
@@ -72,13 +77,16 @@ class Row:
 
 
 @contextmanager
-def recorded(made: list[Pass]) -> Iterator[None]:
-    """Append the passes made within the block to a list."""
+def recorded(made: list[Pass], adapter: Adapter) -> Iterator[None]:
+    """Append the passes that an adapter makes within the block to a list."""
     forward = Runtime.forward
+    inferred = getattr(adapter.config, "statistics", None) == "inferred"
 
     def record(self: Runtime, net: nn.Module, images: Tensor, *, compiled: bool = False) -> Tensor:
         norm = next(batch_norms(net))
-        made.append(Pass(net, images.detach(), compiled, norm.training, getattr(norm, "views", 1)))
+        correction = [(one.scale, one.offset) for one in batch_norms(net)] if getattr(norm, "corrected", False) else None
+        views = getattr(norm, "views", 1)
+        made.append(Pass(net, images.detach(), compiled, norm.training or inferred, views, correction))
         if compiled:
             return forward(self, net, images, compiled=True)
         hook = norm.register_forward_hook(lambda module, inputs, output: _watch(output, made[-1]))
@@ -107,8 +115,7 @@ def measure(method: str, network: nn.Module, batches: Sequence[Tensor], runtime:
     classes = network(batches[0][:1].cpu()).shape[-1]
     source = [(images, torch.arange(len(images), device=images.device) % classes) for images in batches[:2]]
     model = to_variational(network) if method == "vcotta" else network
-    options = {"prior_images": None} if method == "vcotta" else {}  # what it adds to small batches is not repeated
-    adapter = build_adapter(method, model, source=source, dataset="cifar10", runtime=runtime, guard=False, **options)
+    adapter = build_adapter(method, model, source=source, dataset="cifar10", runtime=runtime, guard=False)
 
     def step(index: int) -> None:
         adapter(batches[index % len(batches)])
@@ -116,7 +123,7 @@ def measure(method: str, network: nn.Module, batches: Sequence[Tensor], runtime:
     times = step_times(step, warm + steps, device)[warm:]
     totals, made = [], list[Pass]()
     for index in range(steps):
-        with recorded(made):
+        with recorded(made, adapter):
             step(index)
         made[0].again(runtime)
         totals.append(sum(step_times(lambda place: made[place].again(runtime), len(made), device)))

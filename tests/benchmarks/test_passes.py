@@ -17,12 +17,12 @@ def made_by(script, method: str) -> tuple[list, dict]:
     options = {"cotta": {"views": 2}, "vcotta": {"views": 2, "full_batch": 4}}.get(method, {})
     adapter, made = build_adapter(method, model, guard=False, **options), []
     adapter(torch.rand(4, 3, 16, 16))  # the first batch is also tried on two images
-    with script.recorded(made):
+    with script.recorded(made, adapter):
         adapter(torch.rand(4, 3, 16, 16))
     return made, adapter.last
 
 
-@pytest.mark.parametrize(("method", "backwards"), [("bn", [0]), ("palm", [2, 1]), ("vcotta", [0] * 4 + [1, 1])])
+@pytest.mark.parametrize(("method", "backwards"), [("bn", [0]), ("palm", [2, 1]), ("vcotta", [0] * 5 + [1, 1])])
 def test_every_pass_is_recorded_with_the_backwards_that_went_through_it(method, backwards, script) -> None:
     made, last = made_by(script, method)
     assert sum(one.views for one in made) == last["forwards"]
