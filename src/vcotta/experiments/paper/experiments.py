@@ -281,7 +281,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         Experiment(
             "streams",
-            "Correlated labels, small batches, mixed and returning domains; all methods start from the warmed network.",
+            "Correlated labels, small batches, mixed and returning domains.",
             "ours",
             _streams,
             scores=("error", "nll", "ece"),
