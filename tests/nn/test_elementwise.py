@@ -84,8 +84,8 @@ def test_arithmetic_on_flat_views_is_that_on_the_tensors(student_format, tiny, m
     monkeypatch.setattr("vcotta.bayes.gaussian.fused", uncompiled)
     monkeypatch.setattr("vcotta.methods.parts.mean_teacher.fused", uncompiled)
     same_answers(tiny, student_format)
-    assert seen  # the flat form was used at all
-    assert set(seen) == {1}
+    assert 1 in seen  # the flat form was used at all
+    assert set(seen) <= {0, 1}  # flat, or a number such as the teacher's share
 
 
 @pytest.mark.slow

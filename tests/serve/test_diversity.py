@@ -145,7 +145,7 @@ def test_a_reset_ends_the_event_without_a_line(service, images, log) -> None:
 
 
 def test_gauges_and_history_have_the_numbers_and_keep_the_latest_known(service, images) -> None:
-    note_steps(service.engine, [{}, FEW, MANY, {}])
+    note_steps(service.engine, [{}, {}, FEW, MANY, {}])  # the fourth batch the adapter looks at by itself
     client = TestClient(create_app(service))
 
     def gauges() -> dict[str, float]:
@@ -153,14 +153,14 @@ def test_gauges_and_history_have_the_numbers_and_keep_the_latest_known(service, 
         names = ("vcotta_effective_classes", "vcotta_class_diversity", "vcotta_batch_share")
         return {one.name: one.samples[0].value for one in found if one.name in names and one.type == "gauge"}
 
-    send(service, images, 1)
+    send(service, images, 2)
     assert gauges() == {}  # no number is better than a made-up one
     send(service, images, 1)
     assert client.get("/v1/state").json()["low_diversity"] is True
     send(service, images, 2)
     assert gauges() == {"vcotta_effective_classes": 3.75, "vcotta_class_diversity": 1.0, "vcotta_batch_share": 0.5}
     history = client.get("/v1/state").json()["history"]
-    assert [entry["effective_classes"] for entry in history] == [None, 1.25, 3.75, None]
-    assert [entry["batch_share"] for entry in history] == [None, 0.05, 0.5, None]
-    assert [entry["class_diversity"] for entry in history] == [None, 0.1, 1.0, None]
+    assert [entry["effective_classes"] for entry in history] == [None, None, 1.25, 3.75, None]
+    assert [entry["batch_share"] for entry in history] == [None, None, 0.05, 0.5, None]
+    assert [entry["class_diversity"] for entry in history] == [None, None, 0.1, 1.0, None]
     assert client.get("/v1/state").json()["guarded"] == 0

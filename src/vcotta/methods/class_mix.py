@@ -47,6 +47,7 @@ def effective_classes(log_probs: Tensor) -> Tensor:
     """Return how many classes a batch seems to hold: the exponential of the entropy of its mean prediction.
 
     Example:
+        >>> import torch
         >>> effective_classes(torch.eye(4)[[0, 0, 2, 2]].clamp_min(1e-9).log()).round(decimals=3)
         tensor(2.)
     """
@@ -64,6 +65,7 @@ def class_diversity(log_probs: Tensor) -> Tensor:
         log_probs: Log-probabilities of the batch, (n, classes).
 
     Example:
+        >>> import torch
         >>> class_diversity(torch.eye(4).clamp_min(1e-9).log())  # one image of each of four classes
         tensor(1.)
         >>> class_diversity(torch.eye(4)[[2, 2, 2]].clamp_min(1e-9).log()).round(decimals=3)
