@@ -3,8 +3,7 @@
 What: the first test digits, clean and in fog (severity 5), in requests of 1 to 50 images, each request a batch of its
 own, as `vcotta serve` answers a client that waits for every answer. VCoTTA with its guard, as `vcotta bundle --dataset
 digits --method vcotta` packs it, adapting to every request (``adapt=true``) or to none (``adapt=false``).
-How: every row is one network (seed), one kind of images, one size of requests and a new adapter; one torch thread. The
-statistics of few images are poor, so VCoTTA mixes them with the source's.
+How: every row is one network (seed), one kind of images, one size of requests and a new adapter; one torch thread.
 
     python -m studies.small_batches.run_requests               # some minutes, writes results/request-sizes.json
     python -m studies.small_batches.run_requests --seeds 0 --sizes 1 2 10 --images 40 --out try.json

@@ -1,4 +1,4 @@
-"""The tables of small batches: which prior, and how many images to send at once."""
+"""The table of small batches: how many images to send at once."""
 
 from __future__ import annotations
 
@@ -7,25 +7,6 @@ from collections.abc import Callable
 
 from studies.files import read_result
 from studies.markdown import table
-
-
-def small_batches_text() -> str:
-    """Return the error by network, size of the batches, and how many images the source's statistics count as."""
-    found = read_result("small_batches", "small-batches.json")
-    rows = found["rows"]
-    networks, sizes, priors = (list(dict.fromkeys(row[key] for row in rows)) for key in ("network", "size", "prior"))
-    shown = []
-    for network in networks:
-        for prior in priors:
-            same = {row["size"]: row for row in rows if (row["network"], row["prior"]) == (network, prior)}
-            cells = (f"{same[size]['clean']:.1f}, {same[size]['corrupted']:.1f}" for size in sizes)
-            shown.append((network, "none" if prior is None else prior, *cells))
-    note = (
-        f"Error in per cent by images in a batch: clean, and mean over the held-out corruptions; "
-        f"{found['setting']['images']} images of each, BN, torch {found['setting']['torch']} "
-        "(`studies/small_batches/run.py`)."
-    )
-    return f"{table(['Network', 'N', *map(str, sizes)], shown, left=2)}\n\n{note}"
 
 
 def request_sizes_text() -> str:
@@ -46,4 +27,4 @@ def request_sizes_text() -> str:
     return f"{table(['Images in a batch', *map(str, sizes)], shown)}\n\n{note}"
 
 
-TABLES: dict[str, Callable[[], str]] = {"small-batches": small_batches_text, "request-sizes": request_sizes_text}
+TABLES: dict[str, Callable[[], str]] = {"request-sizes": request_sizes_text}
