@@ -84,8 +84,8 @@ def recorded(made: list[Pass], adapter: Adapter) -> Iterator[None]:
 
     def record(self: Runtime, net: nn.Module, images: Tensor, *, compiled: bool = False) -> Tensor:
         norm = next(batch_norms(net))
-        correction = [(one.scale, one.offset) for one in batch_norms(net)] if getattr(norm, "corrected", False) else None
-        views = getattr(norm, "views", 1)
+        corrected, views = getattr(norm, "corrected", False), getattr(norm, "views", 1)
+        correction: Any = [(one.scale, one.offset) for one in batch_norms(net)] if corrected else None
         made.append(Pass(net, images.detach(), compiled, norm.training or inferred, views, correction))
         if compiled:
             return forward(self, net, images, compiled=True)

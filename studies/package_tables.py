@@ -25,7 +25,8 @@ MEANINGS = {
     "relative": "steps are measured in the size of what they change",
     "beta": "decay of the teacher's average",
     "full_batch": "below it steps become smaller",
-    "prior_images": "what the source's statistics are worth to a smaller batch",
+    "statistics": "BatchNorm uses the batch's statistics, or infers them from source, batch and recent batches",
+    "label_prior": "learns along the stream which classes are likely",
     "kl_weight": "weight of the divergence, divided by the number of weights",
     "kl_lambda": "or what it is divided by",
 }

@@ -322,7 +322,7 @@ def test_options_override_a_preset(tiny) -> None:
     [
         {"alpha": 1.5},
         {"full_batch": 0},
-        {"prior_images": -1},
+        {"statistics": "source"},
         {"alpha": "entrpy"},
         {"alpha": True},
         {"scope": "image"},

@@ -60,7 +60,7 @@ def test_the_narrative_is_silent_about_labels_that_are_mixed_or_unknown(seeded):
 
 def test_the_narrative_says_for_whom_batches_are_too_small(seeded):
     def said(images):
-        vcotta = seeded("vcotta", 2, 0, config={"prior_images": 16})
+        vcotta = seeded("vcotta", 2, 0, config={"statistics": "inferred"})
         prior = seeded("bn", 3, 0, config={"statistics": "prior"})
         inferring = with_notes(seeded("cotta", 3, 0), 0.9, batch_share=0.5)
         others = [seeded(name, 3, 0) for name in ("tent", "eata", "rotta", "source", "somebodys_own")]

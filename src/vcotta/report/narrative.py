@@ -114,7 +114,7 @@ def _correlated(groups: Sequence[Group]) -> list[str]:
 def _small_batches(groups: Sequence[Group]) -> list[str]:
     """Which methods need larger batches."""
     most = max(record["n"] for record in groups[0].runs[0].records)
-    poor = [group.label for group in groups if _statistics(group) == "batch" and not _has_prior(group)]
+    poor = [group.label for group in groups if _statistics(group) == "batch"]
     if most >= ENOUGH_IMAGES or not poor:
         return []
     return [
@@ -131,11 +131,6 @@ def _statistics(group: Group) -> str | None:
     if not hasattr(settings, "statistics"):
         return None
     return str(manifest_part(group.runs[0], "config").get("statistics", "batch"))  # left out where it is "batch"
-
-
-def _has_prior(group: Group) -> bool:
-    """Whether small batches are normalised with the source's statistics, too, as by earlier versions of VCoTTA."""
-    return bool(manifest_part(group.runs[0], "config").get("prior_images"))
 
 
 def _start_networks(groups: Sequence[Group]) -> list[str]:
