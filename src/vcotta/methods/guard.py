@@ -53,7 +53,7 @@ class Guard(Settings):
         contradiction: Largest share of the recent images the source is sure of (probability 0.9) that the adapted
             network may classify otherwise.
         collapse: Largest total variation, 0 to 1, between the class histograms of recent and of past predictions.
-            A stream sorted by class looks like one, see `vcotta.methods.class_mix`.
+            A long spell of one class looks like one.
         overconfidence: Largest share of the source's mean entropy over recent images that the adapted network may have
             lost. Source entropies below 1 % of log C count as that.
         drift: KL(student || source) per weight may be this many times its value after ``window`` images, or this many
