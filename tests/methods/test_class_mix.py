@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 
 import pytest
@@ -11,9 +10,8 @@ from torch import nn
 
 from vcotta.bayes import to_variational
 from vcotta.methods import Guard, build_adapter, configure, find_method
-from vcotta.methods.class_mix import class_diversity, recorded_settings
+from vcotta.methods.class_mix import recorded_settings
 from vcotta.methods.guard import DiversityWarning
-from vcotta.nn.class_statistics import expected_entropy
 
 
 def one_hot(labels: torch.Tensor, classes: int, sure: float = 0.98) -> torch.Tensor:
@@ -27,19 +25,6 @@ def network() -> nn.Module:
     net = nn.Sequential(*layers, nn.Linear(6, 4)).eval()
     net[-1].weight.data.mul_(30)  # sure of its few classes
     return net
-
-
-def test_a_batch_of_one_class_has_no_diversity_and_a_shuffled_one_nearly_all() -> None:
-    assert class_diversity(one_hot(torch.full((50,), 3), 10, sure=1 - 1e-9)).item() == pytest.approx(0, abs=1e-3)
-    shuffled = torch.randint(10, (200,), generator=torch.Generator().manual_seed(1))
-    assert class_diversity(one_hot(shuffled, 10)).item() > 0.95
-    assert class_diversity(one_hot(torch.tensor([2]), 10)).item() == 0  # a single image
-
-
-def test_two_of_ten_classes_have_a_ninth_of_the_diversity() -> None:
-    labels = torch.arange(200) % 2
-    found = class_diversity(one_hot(labels, 10, sure=1 - 1e-9)).item()
-    assert found == pytest.approx(1 / (math.exp(expected_entropy(200, 10)) - 1), rel=1e-3)
 
 
 @pytest.mark.parametrize("method", ["bn", "tent", "vcotta"])
@@ -63,14 +48,6 @@ def test_one_image_at_a_time_comes_to_be_normalised_by_all_of_them() -> None:
     assert shares[0] < 0.2
     assert shares[-1] > 0.9
     assert (torch.cat(answers)[-100:] == labels[-100:]).all()
-
-
-def test_vcotta_takes_smaller_steps_on_batches_of_few_classes() -> None:
-    adapter = build_adapter("vcotta", to_variational(network()), statistics="inferred", views=0, guard=False)
-    adapter(torch.rand(64, 3, 8, 8))
-    group = adapter.optimizer.param_groups[0]
-    assert group["lr"] == pytest.approx(group["initial_lr"] * adapter.last["class_diversity"])
-    assert adapter.last["class_diversity"] < 1
 
 
 @pytest.mark.parametrize("method", ["bn", "vcotta"])
@@ -101,9 +78,12 @@ def test_a_label_prior_alone_never_alarms_the_guard() -> None:
     guard = Guard(collapse=None, unsure=None, window=40)
     adapter = build_adapter("tent", network(), lr=0.0, label_prior=True, statistics="inferred", guard=guard)
     flat = 0.9 * torch.rand(1, 3, 8, 8).expand(20, -1, -1, -1)
+    actions = []
     for _ in range(30):
         adapter(flat + 0.05 * torch.rand(20, 3, 8, 8))
-        assert adapter.last["guard"] == {"causes": ["diversity"], "action": "note"}
+        actions.append(adapter.last.get("guard"))
+    assert actions[-20:] == [{"causes": ["diversity"], "action": "note"}] * 20
+    assert {"diversity"} >= {cause for action in actions if action for cause in action["causes"]}
 
 
 def colours(count: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from vcotta.methods.label_prior import LabelPrior
+from vcotta.methods.label_prior import PART, LabelPrior
 
 
 def one_hot(labels: torch.Tensor, classes: int, sure: float = 0.98) -> torch.Tensor:
@@ -12,18 +13,55 @@ def one_hot(labels: torch.Tensor, classes: int, sure: float = 0.98) -> torch.Ten
     return (torch.nn.functional.one_hot(labels, classes) * (sure - rest) + rest).log()
 
 
-def test_a_label_prior_is_recovered_from_calibrated_predictions() -> None:
-    generator = torch.Generator().manual_seed(0)
-    true = torch.tensor([0.7, 0.2, 0.1, 0.0])
-    prior = LabelPrior()
-    for _ in range(60):
-        labels = torch.multinomial(true, 50, replacement=True, generator=generator)
-        logits = torch.randn(50, 4, generator=generator)
-        logits[torch.arange(50), labels] += 1.0  # calibrated for a flat prior: a shift of one standard deviation
-        found = prior(logits.log_softmax(-1), update=True).exp().mean(0)
-    assert prior.concentration().item() < 2
-    assert torch.allclose(found, true, atol=0.15)
-    assert (prior.counts / prior.counts.sum() - true).abs().max() < 0.15
+@pytest.mark.parametrize("known", [[[0.7, 0.2, 0.1, 0.0]], [[0.7, 0.2, 0.1, 0.0], [0.0, 0.1, 0.2, 0.7]]])
+def test_a_label_prior_that_lasts_or_changes_is_recovered_from_calibrated_predictions(known) -> None:
+    generator, prior = torch.Generator().manual_seed(0), LabelPrior()
+    wrong, wrong_alone, found = [], [], []
+    for turn in range(12):
+        true = torch.tensor(known[turn % len(known)])
+        for _ in range(5):
+            labels = torch.multinomial(true, 50, replacement=True, generator=generator)
+            logits = 2 * torch.randn(50, 4, generator=generator)
+            logits[torch.arange(50), labels] += 4.0  # calibrated for a flat prior: a shift of two deviations
+            answered = prior(logits.log_softmax(-1), update=True)
+            wrong.append((answered.argmax(1) != labels).float().mean())
+            wrong_alone.append((logits.argmax(1) != labels).float().mean())
+        found.append(prior.counts[-1] / prior.counts[-1].sum())  # of the last fifty images or so
+    assert prior.concentration().item() < 10
+    for turn, true in enumerate(known):
+        recovered = torch.stack(found[turn :: len(known)][1:]).mean(0)
+        assert torch.allclose(recovered, torch.tensor(true), atol=0.12)
+    assert torch.stack(wrong[10:]).mean() < 0.8 * torch.stack(wrong_alone[10:]).mean()
+
+
+def test_neighbours_decide_where_an_image_alone_is_unsure() -> None:
+    generator, prior = torch.Generator().manual_seed(0), LabelPrior()
+    labels = torch.randint(10, (150,), generator=generator).repeat_interleave(8)  # runs of eight images
+    log_probs = one_hot(labels, 10, sure=0.5)
+    log_probs[::4] = one_hot((labels[::4] + 1) % 10, 10, sure=0.5)  # every fourth is wrong
+    answered = torch.cat([prior(part, update=True) for part in log_probs.split(200)])
+    assert (log_probs.argmax(1) == labels).float().mean() == 0.75
+    assert (answered.argmax(1) == labels)[-400:].float().mean() > 0.85  # every other wrong one is at the edge of a run
+
+
+def test_a_preference_of_the_network_is_not_taken_for_a_label_prior() -> None:
+    generator, prior = torch.Generator().manual_seed(0), LabelPrior()
+    for _ in range(20):
+        labels = torch.randint(10, (50,), generator=generator)
+        labels[:10] = 3  # a fifth more of the predictions are of one class, in no order
+        log_probs = one_hot(labels[torch.randperm(50, generator=generator)], 10, sure=0.8)
+        answered = prior(log_probs, update=True)
+    assert prior.infer(log_probs).mixed > 0.7
+    assert (answered.exp() - log_probs.exp()).abs().max() < 0.05
+
+
+def test_a_batch_in_parts_is_inferred_like_one_after_another() -> None:
+    whole, parts = LabelPrior(), LabelPrior()
+    log_probs = one_hot(torch.arange(PART + 30) // 40 % 10, 10, sure=0.6)
+    answered = whole(log_probs, update=True)
+    expected = [parts(part, update=True) for part in log_probs.split(PART)]
+    assert torch.equal(answered, torch.cat(expected))
+    assert torch.equal(whole.state_dict()["belief"], parts.state_dict()["belief"])
 
 
 def test_a_flat_label_prior_stays_flat() -> None:

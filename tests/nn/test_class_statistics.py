@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from vcotta.nn.batch_norm import freeze_statistics, use_batch_statistics
-from vcotta.nn.class_statistics import GROUPS, ClassStatistics, Corrected, Look, expected_entropy
+from vcotta.nn.class_statistics import GROUPS, ClassStatistics, Corrected, Look, class_diversity, expected_entropy
 
 
 def colours(count: int, *, one: bool = False, brighter: float = 0.0, seed: int = 0) -> Tensor:
@@ -31,20 +33,39 @@ def net() -> nn.Module:
     return made
 
 
+def clumped(log_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Labels that do not come in random order."""
+    return log_probs, torch.zeros(())
+
+
+def shuffled(log_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Labels that come in random order."""
+    return log_probs, torch.ones(())
+
+
 def look_at(statistics: ClassStatistics, net: nn.Module, images: Tensor, *, remember: bool = True) -> Look:
-    look = statistics.infer(lambda: net(images), lambda log_probs: log_probs, len(images))
+    look = statistics.infer(lambda: net(images), clumped, len(images))
     if remember:
         statistics.memory = look.memory
     return look
 
 
 @pytest.mark.parametrize(("images", "classes"), [(1, 10), (5, 3), (40, 10)])
-def test_theexpected_entropy_is_that_of_simulated_labels(images, classes) -> None:
+def test_the_expected_entropy_is_that_of_simulated_labels(images, classes) -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(classes, (4000, images), generator=generator)
     shares = torch.nn.functional.one_hot(labels, classes).double().mean(1)
     simulated = -(shares * shares.clamp_min(1e-12).log()).sum(1).mean().item()
     assert expected_entropy(images, classes) == pytest.approx(simulated, abs=0.02)
+
+
+def test_the_diversity_of_one_class_is_none_and_of_random_labels_nearly_all() -> None:
+    assert class_diversity(torch.eye(10)[3], 50) == 0
+    shuffled = torch.randint(10, (200,), generator=torch.Generator().manual_seed(1)).bincount(minlength=10) / 200
+    assert class_diversity(shuffled, 200) > 0.95
+    assert class_diversity(torch.full((10,), 0.1), 1) == 0  # a single image
+    two = torch.tensor([0.5, 0.5, *[0.0] * 8])
+    assert class_diversity(two, 200).item() == pytest.approx(1 / math.expm1(expected_entropy(200, 10)), rel=1e-3)
 
 
 def test_many_images_of_all_classes_have_the_statistics_of_the_batch(net) -> None:
@@ -53,6 +74,15 @@ def test_many_images_of_all_classes_have_the_statistics_of_the_batch(net) -> Non
     assert look.share > 0.99
     use_batch_statistics(net, True)
     assert torch.allclose(look.logits, net(images), atol=0.05)
+
+
+def test_in_random_order_the_share_is_the_batchs_though_it_seems_to_hold_one_class(net) -> None:
+    images = colours(200, one=True)
+    clump = ClassStatistics().infer(lambda: net(images), clumped, len(images))
+    mixed = ClassStatistics().infer(lambda: net(images), shuffled, len(images))
+    assert clump.diversity < 0.01
+    assert clump.share < 0.01
+    assert mixed.share == pytest.approx(200 / 208)
 
 
 def test_images_of_one_class_have_the_statistics_of_the_source(net) -> None:
@@ -123,7 +153,7 @@ def test_many_classes_share_groups() -> None:
     net = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(12, 1000)).eval()
     statistics = ClassStatistics()
     images = torch.rand(20, 3, 2, 2)
-    look = statistics.infer(lambda: net(images), lambda log_probs: log_probs, 20)
+    look = statistics.infer(lambda: net(images), clumped, 20)
     assert look.log_probs.shape == (20, 1000)
     assert len(look.memory) == GROUPS
     assert look.memory[:, 0].sum().item() == pytest.approx(20, rel=1e-3)
@@ -132,6 +162,6 @@ def test_many_classes_share_groups() -> None:
 def test_a_network_without_batch_norm_is_left_as_it_is() -> None:
     net, images = nn.Sequential(nn.Flatten(), nn.Linear(12, 5)), torch.rand(6, 3, 2, 2)
     statistics = ClassStatistics()
-    look = statistics.infer(lambda: net(images), lambda log_probs: log_probs, 6)
+    look = statistics.infer(lambda: net(images), clumped, 6)
     assert torch.equal(look.logits, net(images))
     assert look.correction == []

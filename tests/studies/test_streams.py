@@ -57,7 +57,7 @@ def test_streams_are_chosen_by_name_or_protocol() -> None:
 
 def test_without_memory_no_batch_is_remembered(monkeypatch) -> None:
     one = torch.ones(2)
-    monkeypatch.setattr(ClassStatistics, "infer", lambda self: Look(one, one, one, [], one))
+    monkeypatch.setattr(ClassStatistics, "infer", lambda self: Look(one, one, one, one, one, [], one))
     with study.no_memory():
         assert not ClassStatistics().infer().memory.any()
     assert ClassStatistics().infer().memory.all()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vcotta.bayes import is_variational
 from vcotta.methods.card import Declared
-from vcotta.methods.class_mix import ClumpWarning, StreamSettings, class_diversity, effective_classes
+from vcotta.methods.class_mix import ClumpWarning, StreamSettings, effective_classes
 from vcotta.methods.guard import Guard, Watch
 from vcotta.methods.label_prior import LabelPrior
 from vcotta.methods.parts.losses import entropy
@@ -86,7 +86,6 @@ class Adapter(Declared, Passes, ABC):
     _recent: Tensor
     _label_prior: LabelPrior | None
     _statistics: ClassStatistics
-    _diversity: float
 
     @torch.inference_mode(False)
     def __init__(
@@ -217,7 +216,7 @@ class Adapter(Declared, Passes, ABC):
         """
         check_request(samples, coverage)
         before, rng = (
-            (self._notes, self._compiled_shape, self._inferred, self._diversity),
+            (self._notes, self._compiled_shape, self._inferred),
             OwnRng(self.seed, self.runtime.device),
         )
         rng.load_state_dict(self._rng.state_dict())
@@ -228,13 +227,10 @@ class Adapter(Declared, Passes, ABC):
             with rng.scope(), torch.no_grad():
                 self._look_at_classes(images, warn=False)
                 log_probs, draws, alpha = self.predict_only(images, samples)
-            if self._label_prior is not None:
-                log_probs, draws = (
-                    self._label_prior(log_probs),
-                    torch.stack([self._label_prior(draw) for draw in draws]),
-                )
+            log_probs = self._with_label_prior(log_probs)
+            draws = torch.stack([self._with_label_prior(draw) for draw in draws])
         finally:
-            self._notes, self._compiled_shape, self._inferred, self._diversity = before
+            self._notes, self._compiled_shape, self._inferred = before
         withheld = abstain(entropy(log_probs), self._recent, coverage)
         return Prediction(log_probs.exp(), *decompose(draws), alpha, withheld)
 
@@ -253,9 +249,10 @@ class Adapter(Declared, Passes, ABC):
         self.signals = {}
         self._recent = torch.empty(0, device=self.runtime.device)
         self._watch = None if self.guard is None else Watch(self.guard, self.runtime.device)
-        wanted = isinstance(self.config, StreamSettings) and self.config.label_prior
+        settings = self.config if isinstance(self.config, StreamSettings) else StreamSettings()
+        wanted = settings.label_prior or settings.statistics == "inferred"
         self._label_prior = LabelPrior() if wanted else None
-        self._statistics, self._inferred, self._diversity = ClassStatistics(), None, 1.0
+        self._statistics, self._inferred = ClassStatistics(), None
         self._clumps = ClumpWarning()
         self._rng = OwnRng(self.seed, self.runtime.device)
         self.restart()
@@ -296,7 +293,10 @@ class Adapter(Declared, Passes, ABC):
         return self._watch.signals()
 
     def _with_label_prior(self, log_probs: Tensor, *, update: bool = False) -> Tensor:
-        return log_probs if self._label_prior is None else self._label_prior(log_probs, update=update)
+        if self._label_prior is None:
+            return log_probs
+        found = self._label_prior(log_probs, update=update)
+        return found if self.config.label_prior else log_probs
 
     @torch.no_grad()
     def _look_at_classes(self, images: Tensor, *, warn: bool = True) -> None:
@@ -310,18 +310,22 @@ class Adapter(Declared, Passes, ABC):
         if not inferred and not looked:
             return
         use_batch_statistics(self.start, False)
+        prior = self._label_prior or LabelPrior()
+
+        def label(log_probs: Tensor) -> tuple[Tensor, Tensor]:
+            labels = prior.infer(log_probs)
+            return labels.log_probs, labels.mixed
+
         look = (self._statistics if inferred else ClassStatistics()).infer(
-            lambda: current().split(lambda rows: self.runtime.forward(self.start, rows), images),
-            self._with_label_prior,
-            len(images),
+            lambda: current().split(lambda rows: self.runtime.forward(self.start, rows), images), label, len(images)
         )
-        diversity = float(class_diversity(look.log_probs))
+        diversity, mixed = torch.stack([look.diversity, look.mixed]).tolist()  # one wait for the device
         self.note(class_diversity=diversity, effective_classes=effective_classes(look.log_probs))
         if inferred:
-            self._inferred, self._diversity = look, diversity
+            self._inferred = look
             self.note(batch_share=look.share, forwards=2)
         if warn:
-            self._clumps.see(diversity, len(images), self.name, inferred=inferred)
+            self._clumps.see(diversity, mixed, len(images), self.name, inferred=inferred)
 
     def drift(self) -> Tensor | None:
         """KL(student || source) in nats per weight, on variational networks; None for other methods."""

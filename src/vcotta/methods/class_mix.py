@@ -11,9 +11,8 @@ from torch import Tensor
 
 from vcotta._util.validation import Settings
 from vcotta.methods.guard import DiversityWarning
-from vcotta.nn.class_statistics import expected_entropy
 
-__all__ = ["ClumpWarning", "StreamSettings", "class_diversity", "effective_classes", "recorded_settings"]
+__all__ = ["ClumpWarning", "StreamSettings", "effective_classes", "recorded_settings"]
 
 
 @dataclass(frozen=True)
@@ -55,28 +54,6 @@ def effective_classes(log_probs: Tensor) -> Tensor:
     return (-(mean * mean.clamp_min(1e-12).log()).sum()).exp()
 
 
-def class_diversity(log_probs: Tensor) -> Tensor:
-    r"""How many classes a batch seems to hold, as a share of what a batch in random order holds, 0 to 1.
-
-    With k the exponential of the entropy of the mean prediction, and k' the same for n images drawn uniformly from the
-    classes (its expected entropy is computed exactly), it is :math:`(k - 1) / (k' - 1)`. One class gives 0.
-
-    Args:
-        log_probs: Log-probabilities of the batch, (n, classes).
-
-    Example:
-        >>> import torch
-        >>> class_diversity(torch.eye(4).clamp_min(1e-9).log())  # one image of each of four classes
-        tensor(1.)
-        >>> class_diversity(torch.eye(4)[[2, 2, 2]].clamp_min(1e-9).log()).round(decimals=3)
-        tensor(0.)
-    """
-    images, classes = log_probs.shape
-    if images < 2 or classes < 2:
-        return log_probs.new_zeros(())
-    return ((effective_classes(log_probs) - 1) / math.expm1(expected_entropy(images, classes))).clamp(0, 1)
-
-
 class ClumpWarning:
     """Warns once if the batches of a stream seem to hold few classes.
 
@@ -84,7 +61,8 @@ class ClumpWarning:
     that looking costs next to nothing; where statistics are inferred, at every batch.
 
     Attributes:
-        low: Whether the latest batch, of eight images or more, held less than half the classes of one in random order.
+        low: Whether the latest batch, of eight images or more, held less than half the classes of one in random order,
+            or the stream's labels hardly come in random order.
     """
 
     def __init__(self) -> None:
@@ -95,19 +73,22 @@ class ClumpWarning:
         """Whether to look at a batch of so many images, the ``step``-th of its stream."""
         return not self.done and images > 1 and step >= 4 and step & (step - 1) == 0
 
-    def see(self, diversity: float, images: int, method: str, *, inferred: bool) -> None:
-        """Take in the diversity of a batch, and warn: at once if it is ``inferred``, else if that of three is low."""
-        self.low = images >= 8 and diversity < 0.5
+    def see(self, diversity: float, mixed: float, images: int, method: str, *, inferred: bool) -> None:
+        """Take in the diversity of a batch, and warn: at once if it is ``inferred``, else if that of three is low.
+
+        ``mixed`` is the probability that the stream's labels come in random order.
+        """
+        self.low = (images >= 8 and diversity < 0.5) or mixed < 0.1
         if math.isfinite(diversity):
             self.seen = [*self.seen, diversity][-3:]
         mean = sum(self.seen) / max(1, len(self.seen))
         if self.done or not (self.low if inferred else len(self.seen) == 3 and mean < 0.5):
             return
         self.done = True
-        found = f"The batches of this stream seem to hold few classes: {diversity if inferred else mean:.0%} of the "
-        found += f"variety of a stream in random order. {method} "
+        found = "The labels of this stream seem correlated, as batches hold few classes or neighbours agree: "
+        found += f"{diversity if inferred else mean:.0%} of the variety of a stream in random order. {method} "
         remedy = (
-            "relies on the source's statistics there and learns less from them."
+            "infers statistics and label prior there, which needs nothing from you."
             if inferred
             else "normalises each batch by its own statistics, which misleads it there. Try statistics='inferred' and "
             "label_prior=True."

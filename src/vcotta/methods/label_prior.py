@@ -1,47 +1,77 @@
-"""The label prior of a stream, inferred from predictions."""
+"""The label prior of a stream: which classes come next, judged by those before and after."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["LabelPrior"]
+__all__ = ["LabelPrior", "Labels"]
 
-WINDOW = 50
-"""Images over which the label prior forgets (by a factor e)."""
+WINDOWS = (3.0, 50.0)
+"""Distances, in images, over which a neighbour's class counts less (by a factor e)."""
+CONCENTRATIONS = (1e3, 10.0, 1.0, 0.1, 0.01)
+"""From random order, the first one, to one class at a time."""
+FLAT_ODDS = 50.0
+"""Odds of random order before the stream begins."""
+TEMPER = 0.1
+"""Power of the likelihood: the network's mistakes come in clumps, too, as a new domain begins."""
 HORIZON = 1000
-"""Images over which the evidence for a concentration is forgotten (by a factor e)."""
-CONCENTRATIONS = (1e3, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
-"""From a flat prior to one class at a time."""
-FLAT_ODDS = 20.0
-"""How much likelier a flat prior is than any other concentration, before the stream begins."""
-STEPS = 10
+"""Images over which usual shares and the evidence for a concentration are forgotten (by a factor e)."""
+USUAL_IMAGES = 1500
+"""Images that equal usual shares count as, before the stream begins."""
+STEPS = 4
+"""Steps of EM on a batch."""
+PART = 1000
+"""Most images at once: memory grows with their square."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What was inferred of a batch's labels.
+
+    Attributes:
+        log_probs: Log-probabilities of the batch with the prior taken into account, (n, classes).
+        mixed: The probability that the stream's labels come in random order, a scalar on the device.
+        state: `LabelPrior.state_dict` with this batch in the stream.
+    """
+
+    log_probs: Tensor
+    mixed: Tensor
+    state: dict[str, Tensor]
 
 
 class LabelPrior:
     r"""The label prior of a stream, inferred from predictions, with its own uncertainty.
 
-    The labels of the batch and of the last `WINDOW` images share a prior :math:`\pi`, drawn from a symmetric Dirichlet
-    distribution whose concentration a is one of `CONCENTRATIONS`. Given soft counts n of the batch's classes and m of
-    the window's, each a has the evidence of a Dirichlet-multinomial distribution,
+    Each image has a prior of its own, :math:`\pi_i`, drawn from a Dirichlet distribution with the parameters
+    :math:`a\, C\, b_c`: C is the number of classes, b the usual shares of the classes among the predictions of the last
+    `HORIZON` images, and a the concentration. Neighbours are evidence: with the soft counts
+    :math:`m_{ic} = \sum_{j \neq i} e^{-|i-j|/w} r_{jc}` of the images around it,
 
-    .. math:: \log p(n \mid m, a) = \log \frac{\Gamma(\sum_c a + m_c)}{\Gamma(\sum_c a + m_c + n_c)}
-        + \sum_c \log \frac{\Gamma(a + m_c + n_c)}{\Gamma(a + m_c)}
+    .. math:: \pi_{ic} = \frac{a\, C\, b_c + m_{ic}}{a\, C + \sum_c m_{ic}}, \qquad
+        r_{ic} \propto p_{ic} \frac{\pi_{ic}}{b_c}
 
-    which adds up along the stream, and :math:`\pi` is the mean of :math:`(a + m_c + n_c) / \sum_c (a + m_c + n_c)` over
-    a's posterior. Ten steps of EM (Saerens et al., 2002, with this prior) give n, :math:`\pi` and the predictions
-    :math:`r_{ic} \propto p_{ic} \pi_c`. In random order the posterior stays at the largest a, and the prior flat. Not
-    in the paper. All numbers stay on the device.
+    A few steps of EM (Saerens et al., 2002, with this prior) give :math:`\pi` and the predictions r together. The
+    window w and the concentration a are unknown, too: each pair of `WINDOWS` and `CONCENTRATIONS` has the evidence
+    :math:`\sum_i \log \sum_c p_{ic} \pi_{ic} / b_c`, where only images before i count, and :math:`\pi` is the mean
+    over their posterior. What kind of stream it is may change: the posterior returns to where it began over `HORIZON`
+    images (Herbster and Warmuth, 1998).
+
+    In random order neighbours tell nothing, the first concentration has the best evidence, and predictions stay as
+    they are. Priors are relative to the usual shares, so that a network that prefers some classes, as many do in a new
+    domain, is not soon taken for a stream that shows them more often. Not in the paper. All numbers stay on the device.
 
     Attributes:
-        counts: m, (classes,); None at the start.
-        evidence: Log-evidence of the concentrations; None at the start.
+        counts: Soft counts of the images before the next one, (windows, classes); None at the start.
+        usual: Counts of the predictions of the last `HORIZON` images, (classes,); None at the start.
+        belief: Log-probabilities of windows and concentrations, (windows, concentrations); None at the start.
 
     Example:
         >>> prior, unsure = LabelPrior(), torch.tensor([[0.9, 0.1], [0.6, 0.4]]).log()
-        >>> for _ in range(40):
+        >>> for _ in range(10):
         ...     _ = prior(unsure.repeat(10, 1), update=True)
         >>> bool(prior(unsure)[1, 0].exp() > 0.6)
         True
@@ -49,9 +79,9 @@ class LabelPrior:
 
     def __init__(self) -> None:
         self.counts: Tensor | None = None
-        self.evidence: Tensor | None = None
+        self.usual: Tensor | None = None
+        self.belief: Tensor | None = None
 
-    @torch.no_grad()
     def __call__(self, log_probs: Tensor, *, update: bool = False) -> Tensor:
         """Return the log-probabilities of a batch, (n, classes), with the prior taken into account.
 
@@ -59,43 +89,82 @@ class LabelPrior:
             log_probs: What the network predicts, for which all classes are equally likely.
             update: Whether the batch is part of the stream from now on; one with an answer of NaN never is.
         """
-        count, classes = log_probs.shape
-        first = log_probs.new_tensor([math.log(FLAT_ODDS)] + [0.0] * (len(CONCENTRATIONS) - 1))
-        concentration = log_probs.new_tensor(CONCENTRATIONS).unsqueeze(1)
-        counts = log_probs.new_zeros(classes) if self.counts is None else self.counts
-        evidence = first if self.evidence is None else self.evidence
-        past = counts * math.exp(-count / WINDOW)
-        before = concentration + past
-        total = before.sum(1) + count
-        known = torch.lgamma(total - count) - torch.lgamma(total) - torch.lgamma(before).sum(1)
-        clean = log_probs.nan_to_num(0.0)  # an answer of NaN counts as unsure
-        found = clean.softmax(-1).sum(0)
-        for _ in range(STEPS):
-            after = before + found
-            gained = known + torch.lgamma(after).sum(1)
-            prior = ((evidence + gained).softmax(0) / total) @ after
-            found = (clean + prior.log()).softmax(-1).sum(0)
-        posterior = (log_probs + prior.log()).log_softmax(-1)
+        labels = self.infer(log_probs)
         if update:
-            sound = log_probs.isfinite().all()
-            learned = first + (evidence - first) * math.exp(-count / HORIZON) + gained - gained.max()
-            self.counts = torch.where(sound, past + found, counts)
-            self.evidence = torch.where(sound, learned, evidence)
-        return posterior
+            self.load_state_dict(labels.state, log_probs.device)
+        return labels.log_probs
+
+    @torch.no_grad()
+    def infer(self, log_probs: Tensor) -> Labels:
+        """Infer the labels of a batch, (n, classes); the prior stays as it is."""
+        before, parts = LabelPrior(), list[Labels]()
+        before.load_state_dict(self.state_dict(), log_probs.device)
+        for part in log_probs.split(PART):
+            parts.append(before._infer(part))
+            before.load_state_dict(parts[-1].state, log_probs.device)
+        return Labels(torch.cat([part.log_probs for part in parts]), parts[-1].mixed, parts[-1].state)
+
+    def _infer(self, log_probs: Tensor) -> Labels:
+        images, classes = log_probs.shape
+        window = log_probs.new_tensor(WINDOWS).view(-1, 1, 1)
+        concentration = classes * log_probs.new_tensor(CONCENTRATIONS).view(-1, 1, 1, 1)
+        first = _first_belief().to(log_probs, non_blocking=True)
+        belief = first if self.belief is None else self.belief
+        usual = log_probs.new_zeros(classes) if self.usual is None else self.usual
+        counts = log_probs.new_zeros(len(WINDOWS), classes) if self.counts is None else self.counts
+        clean = log_probs.nan_to_num(0.0).log_softmax(-1)  # an answer of NaN counts as unsure
+        place = torch.arange(images, dtype=log_probs.dtype, device=log_probs.device)
+        near = torch.exp(-(place - place.unsqueeze(1)).abs() / window).triu(1)  # (windows, images, images)
+        since = torch.exp(-(place + 1) / window).transpose(1, 2)  # from the end of the batch before
+        past, faded = since * counts.unsqueeze(1), math.exp(-images / HORIZON) * usual
+
+        def shares(found: Tensor) -> Tensor:
+            return (faded + found.sum(0) + USUAL_IMAGES / classes) / (faded.sum() + images + USUAL_IMAGES)
+
+        def prior(counted: Tensor, base: Tensor) -> Tensor:
+            """(concentrations, windows, images, classes), in proportion to the usual shares."""
+            return (concentration * base + counted) / (concentration + counted.sum(-1, keepdim=True)) / base
+
+        found = clean.exp()
+        causal = prior(near.mT @ found + past, shares(found))
+        gained = TEMPER * (clean.exp() * causal).sum(-1).log().sum(-1).T
+        after = (belief + gained).flatten().log_softmax(0).view_as(belief)
+        likely = after.exp().T.view(len(CONCENTRATIONS), len(WINDOWS), 1, 1)
+        for _ in range(STEPS):
+            correction = (likely * prior((near + near.mT) @ found + past, shares(found))).sum((0, 1)).log()
+            found = (clean + correction).softmax(-1)
+        latest = torch.exp((place + 1 - images) / window) @ found + since[:, -1:] * counts.unsqueeze(1)
+        stays = math.exp(-images / HORIZON)
+        sound = log_probs.isfinite().all()
+        state = {
+            "counts": (latest.squeeze(1), counts),
+            "usual": (faded + found.sum(0), usual),
+            "belief": ((stays * after.exp() + (1 - stays) * first.exp()).log(), belief),
+        }
+        return Labels(
+            (log_probs + correction).log_softmax(-1),
+            after[:, 0].exp().sum(),
+            {name: torch.where(sound, new, old) for name, (new, old) in state.items()},
+        )
 
     def concentration(self) -> Tensor:
-        """Return the geometric mean of the concentration's posterior; large means flat."""
-        if self.evidence is None:
-            return torch.tensor(CONCENTRATIONS[0])
-        return (self.evidence.softmax(0) * self.evidence.new_tensor(CONCENTRATIONS).log()).sum().exp()
+        """Return the geometric mean of the concentration's posterior; large means random order."""
+        belief = _first_belief() if self.belief is None else self.belief
+        return (belief.exp().sum(0) @ belief.new_tensor(CONCENTRATIONS).log()).exp()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything a resumed stream needs."""
-        if self.counts is None or self.evidence is None:
-            return {}
-        return {"counts": self.counts.clone(), "evidence": self.evidence.clone()}
+        named = {"counts": self.counts, "usual": self.usual, "belief": self.belief}
+        return {name: tensor.clone() for name, tensor in named.items() if tensor is not None}
 
     def load_state_dict(self, state: dict[str, Tensor], device: torch.device | str) -> None:
         """Continue from a `state_dict`."""
-        found = (state.get(name) for name in ("counts", "evidence"))
-        self.counts, self.evidence = (None if one is None else one.to(device, copy=True) for one in found)
+        found = (state.get(name) for name in ("counts", "usual", "belief"))
+        self.counts, self.usual, self.belief = (None if one is None else one.to(device, copy=True) for one in found)
+
+
+def _first_belief() -> Tensor:
+    """The belief before the stream begins: `FLAT_ODDS` for random order, all other pairs alike."""
+    odds = torch.ones(len(WINDOWS), len(CONCENTRATIONS))
+    odds[:, 0] = FLAT_ODDS * (len(CONCENTRATIONS) - 1)
+    return (odds / odds.sum()).log()

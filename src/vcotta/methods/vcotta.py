@@ -285,8 +285,7 @@ class VCoTTA(Adapter):
         target = filter_views(teacher, self.config.margin)
         if self.config.target == "mixture":
             target = mix(filter_views(source, self.config.margin), target, alpha)
-        sharpened: Tensor = (target / self.config.temperature).log_softmax(-1)
-        return sharpened
+        return self._with_label_prior((target / self.config.temperature).log_softmax(-1))
 
     def _student_log_probs(self, images: Tensor) -> Tensor:
         student = self.networks["student"]
@@ -315,16 +314,13 @@ class VCoTTA(Adapter):
         update_teacher(teacher, student, beta, self.minimise(fit + kl), compiled=compiled)
 
     def _scale_step(self, count: int) -> float:
-        """Set the step size for this batch, and return its share of that of a full and diverse one."""
-        share = self._fullness(count) * self._diversity
+        """Set the step size for this batch, and return its share of that of a full one, see ``full_batch``."""
+        full = self.config.full_batch
+        share = 1.0 if full is None else min(1.0, count / full)
         assert self.optimizer is not None
         for group in self.optimizer.param_groups:
             group["lr"] = share * group["initial_lr"]
         return share
-
-    def _fullness(self, count: int) -> float:
-        """The size of a batch as a share of a full one, see ``full_batch``."""
-        return 1.0 if self.config.full_batch is None else min(1.0, count / self.config.full_batch)
 
 
 def _rms(tensor: Tensor) -> float:

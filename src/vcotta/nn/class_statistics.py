@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from vcotta.nn.batch_norm import Correction, normalise
 from vcotta.nn.sharing import current
 
-__all__ = ["ClassStatistics", "Corrected", "Look", "expected_entropy"]
+__all__ = ["ClassStatistics", "Corrected", "Look", "class_diversity", "expected_entropy"]
 
 PRIOR_IMAGES = 8
 """Images that the source's statistics count as."""
@@ -56,6 +56,8 @@ class Look:
     Attributes:
         log_probs: The classes of its images, as far as the first look tells, (batch, classes).
         logits: What the source network says with the inferred statistics, (batch, classes).
+        diversity: How many classes it holds, as a share of those in random order, 0 to 1. A scalar on the device.
+        mixed: The probability that the stream's labels come in random order. A scalar on the device.
         share: The share of batch and memory in the statistics; the rest is the source's. A scalar on the device.
         correction: What other networks do after they normalised the batch by its own statistics.
         memory: The memory with this batch in it.
@@ -63,6 +65,8 @@ class Look:
 
     log_probs: Tensor
     logits: Tensor
+    diversity: Tensor
+    mixed: Tensor
     share: Tensor
     correction: Correction
     memory: Tensor
@@ -80,7 +84,9 @@ class ClassStatistics:
 
     and likewise for second moments. The share is :math:`s = D n / (n + 8)`, with the diversity D of :math:`\omega`, the
     number of classes as a share of those in random order, and the effective number n of images. All classes: the
-    statistics of the batch. One class: those of the source.
+    statistics of the batch. One class: those of the source. As far as labels come in random order, which the label
+    prior tells, each image counts alike instead, and D is 1: which classes a network finds there says more about the
+    network than about the batch.
 
     The memory is scaled by :math:`e^{-(3z)^2}` first, where z is the shift of the images' statistics in the first
     layer between memory and batch, class by class, in units of the variance between images of a class, less what
@@ -100,12 +106,15 @@ class ClassStatistics:
         self.known: Tensor | None = None
 
     @torch.no_grad()
-    def infer(self, forward: Callable[[], Tensor], label: Callable[[Tensor], Tensor], images: int) -> Look:
+    def infer(
+        self, forward: Callable[[], Tensor], label: Callable[[Tensor], tuple[Tensor, Tensor]], images: int
+    ) -> Look:
         """Look at a batch; the memory stays as it is, see `Look.memory`.
 
         Args:
             forward: The logits of the source network for the batch, (batch, classes); BatchNorm in eval mode.
-            label: Log-probabilities with the label prior, given those of the network.
+            label: Gives, for log-probabilities of the network, those with the label prior, and the probability that the
+                stream's labels come in random order.
             images: The size of the batch.
         """
         if self.known is None:
@@ -114,18 +123,21 @@ class ClassStatistics:
             self.known = source.moments()
         first = self._first_pool(self.known, images)
         with first:
-            log_probs = label(forward().log_softmax(-1))
+            log_probs, mixed = label(forward().log_softmax(-1))
         who = _in_groups(log_probs.exp().nan_to_num(0.0))
         rows = first.rows(images)
         before = who.new_zeros(who.shape[1], rows.shape[1]) if self.memory is None else self.memory
         memory = before * _keep(before, who.T @ rows, first.features)
-        per_image, by_class, share = _weights(who, memory[:, 0])
+        per_image, by_class, share = _weights(who, memory[:, 0], mixed)
         pool = _Pool(per_image, share, by_class @ memory, self.known)
         with pool:
             logits = forward()
+        diversity = class_diversity(who.mean(0), images)
+        who = _in_groups(label(logits.log_softmax(-1))[0].exp().nan_to_num(0.0))
         new = math.exp(-images / MEMORY) * memory + who.T @ pool.rows(images)
         sound = log_probs.isfinite().all() & new.isfinite().all()  # a broken batch is not remembered
-        return Look(log_probs, logits, share, pool.correction(), torch.where(sound, new, before))
+        memory = torch.where(sound, new, before)
+        return Look(log_probs, logits, diversity, mixed, share, pool.correction(), memory)
 
     def _first_pool(self, known: Tensor, images: int) -> _Pool:
         """The batch with a cautious share, and the memory for the rest as far as its classes are balanced."""
@@ -137,7 +149,7 @@ class ClassStatistics:
         weight = counts / (counts + enough / len(counts))
         total = weight.sum().clamp_min(1e-9)
         seen = counts.sum().clamp_max(enough)
-        trust = (1 - most) * _diversity(weight / total, enough) * seen / (seen + PRIOR_IMAGES)
+        trust = (1 - most) * class_diversity(weight / total, enough) * seen / (seen + PRIOR_IMAGES)
         share = most + trust
         each = trust / share / (counts + enough / len(counts)) / total
         return _Pool((most / share / images).expand(images), share, each @ self.memory, known)
@@ -161,13 +173,25 @@ def _in_groups(probabilities: Tensor) -> Tensor:
     return grouped
 
 
-def _diversity(shares: Tensor, images: int) -> Tensor:
-    """How many classes there are beyond one, as a share of those of so many images in random order."""
+def class_diversity(shares: Tensor, images: int) -> Tensor:
+    r"""How many classes there are beyond one, as a share of those of so many images in random order, 0 to 1.
+
+    With k the exponential of the entropy of the classes' shares, and k' the same for n images drawn uniformly from the
+    classes (`expected_entropy`), it is :math:`(k - 1) / (k' - 1)`. One class, or one image, gives 0.
+
+    Example:
+        >>> class_diversity(torch.tensor([0.25, 0.25, 0.25, 0.25]), images=4)
+        tensor(1.)
+        >>> class_diversity(torch.tensor([0.0, 0.0, 1.0, 0.0]), images=4)
+        tensor(0.)
+    """
+    if images < 2:
+        return torch.zeros_like(shares[0])
     entropy = torch.special.entr(shares).sum()
     return (torch.expm1(entropy) / max(math.expm1(expected_entropy(images, len(shares))), 1e-9)).clamp(0, 1)
 
 
-def _weights(who: Tensor, remembered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _weights(who: Tensor, remembered: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Weights of the batch's images and of the memory's classes, which sum to 1, and their share beside the source."""
     images, classes = who.shape
     enough = max(images, ENOUGH)
@@ -179,8 +203,13 @@ def _weights(who: Tensor, remembered: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     each = 1 / (counts + target) / total
     effective = total.square() / (weight.square() / counts.clamp_min(1e-6)).sum().clamp_min(1e-9)
     effective = torch.minimum(effective, counts.sum())
-    share = _diversity(weight / total, enough) * effective / (effective + PRIOR_IMAGES)
-    return who @ each, used * each, share
+    share = class_diversity(weight / total, enough) * effective / (effective + PRIOR_IMAGES)
+    # In random order every image counts alike.
+    added = remembered.sum().clamp_max(enough - images)
+    alike = (1 / (images + added)).expand(images)
+    from_memory = (added / remembered.sum().clamp_min(1e-6) / (images + added)).expand(classes)
+    most = (images + added) / (images + added + PRIOR_IMAGES)
+    return (who @ each).lerp(alike, mixed), (used * each).lerp(from_memory, mixed), share.lerp(most, mixed)
 
 
 def _keep(memory: Tensor, batch: Tensor, features: int) -> Tensor:
