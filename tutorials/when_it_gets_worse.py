@@ -120,7 +120,7 @@ assert mended < broken
 # ## The batches are too small
 #
 # Most methods normalise a batch by its own statistics, and those of two images are poor. VCoTTA infers statistics
-# from those of the training images, of the batch and of recent batches, and takes smaller steps.
+# from those of the training images, of the batch and of recent batches, and takes smaller steps on small batches.
 
 # %%
 sizes = (2, 5, 10, 50)

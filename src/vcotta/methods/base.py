@@ -16,7 +16,7 @@ from vcotta.bayes import is_variational
 from vcotta.methods.card import Declared
 from vcotta.methods.class_mix import ClumpWarning, StreamSettings, effective_classes
 from vcotta.methods.guard import Guard, Watch
-from vcotta.methods.label_prior import LabelPrior
+from vcotta.methods.label_prior import LabelPrior, Labels
 from vcotta.methods.parts.losses import entropy
 from vcotta.methods.passes import Passes
 from vcotta.methods.prediction import RECENT, Prediction, abstain, check_request, decompose
@@ -85,6 +85,7 @@ class Adapter(Declared, Passes, ABC):
     _rng: OwnRng
     _recent: Tensor
     _label_prior: LabelPrior | None
+    _inferred_labels: Labels | None
     _statistics: ClassStatistics
 
     @torch.inference_mode(False)
@@ -176,9 +177,14 @@ class Adapter(Declared, Passes, ABC):
         images = self._valid(images)
         self._notes = _new_notes()
         with self._rng.scope(), self.world.active(), torch.enable_grad():
-            self._look_at_classes(images)
+            self._inferred_labels = None
+            looked = self._look_at_classes(images)
             adapted = self.predict_and_adapt(images).detach()
-        log_probs = self._with_label_prior(adapted, update=True)
+            labels = self._inferred_labels or self.infer_labels(adapted)
+        log_probs = adapted
+        if self._label_prior is not None and labels is not None:
+            log_probs = labels.log_probs if self.config.label_prior else adapted
+            self._label_prior.load_state_dict(labels.state, self.runtime.device)
         if self._inferred is not None:
             self._statistics.memory = self._inferred.memory
         self._recent = torch.cat([self._recent, entropy(log_probs)])[-RECENT:]
@@ -189,6 +195,8 @@ class Adapter(Declared, Passes, ABC):
         self.skipped += self.last["skipped"]
         signals = {key.removeprefix("guard "): read[key] for key in watched}
         self.signals = {name: value for name, value in signals.items() if not isinstance(value, bool)}
+        if looked:
+            self._clumps.see(self.last, len(images), self.name, inferred=self._inferred is not None)
         if self._watch is not None:
             self._watch.act(self, signals)
             if self._clumps.low and self.config.statistics == "inferred":
@@ -225,10 +233,13 @@ class Adapter(Declared, Passes, ABC):
         self._notes = _new_notes()
         try:
             with rng.scope(), torch.no_grad():
-                self._look_at_classes(images, warn=False)
+                self._look_at_classes(images, always=False)
                 log_probs, draws, alpha = self.predict_only(images, samples)
-            log_probs = self._with_label_prior(log_probs)
-            draws = torch.stack([self._with_label_prior(draw) for draw in draws])
+            if self._label_prior is not None and self.config.label_prior:
+                log_probs, draws = (
+                    self._label_prior(log_probs),
+                    torch.stack([self._label_prior(draw) for draw in draws]),
+                )
         finally:
             self._notes, self._compiled_shape, self._inferred = before
         withheld = abstain(entropy(log_probs), self._recent, coverage)
@@ -251,7 +262,7 @@ class Adapter(Declared, Passes, ABC):
         self._watch = None if self.guard is None else Watch(self.guard, self.runtime.device)
         settings = self.config if isinstance(self.config, StreamSettings) else StreamSettings()
         wanted = settings.label_prior or settings.statistics == "inferred"
-        self._label_prior = LabelPrior() if wanted else None
+        self._label_prior, self._inferred_labels = LabelPrior() if wanted else None, None
         self._statistics, self._inferred = ClassStatistics(), None
         self._clumps = ClumpWarning()
         self._rng = OwnRng(self.seed, self.runtime.device)
@@ -292,23 +303,26 @@ class Adapter(Declared, Passes, ABC):
             self.watch(self.source_logits(images).log_softmax(-1), log_probs)
         return self._watch.signals()
 
-    def _with_label_prior(self, log_probs: Tensor, *, update: bool = False) -> Tensor:
-        if self._label_prior is None:
-            return log_probs
-        found = self._label_prior(log_probs, update=update)
-        return found if self.config.label_prior else log_probs
+    def infer_labels(self, log_probs: Tensor) -> Labels | None:
+        """Infer the labels of this batch, given the prediction that will be returned; None without a label prior.
+
+        A method calls it if its update is to know the label prior, too.
+        """
+        if self._label_prior is not None:
+            self._inferred_labels = self._label_prior.infer(log_probs)
+        return self._inferred_labels
 
     @torch.no_grad()
-    def _look_at_classes(self, images: Tensor, *, warn: bool = True) -> None:
-        """Infer which classes this batch holds, and BatchNorm's statistics for it.
+    def _look_at_classes(self, images: Tensor, *, always: bool = True) -> bool:
+        """Infer which classes this batch holds, and BatchNorm's statistics for it; return whether it was done.
 
-        With ``statistics="batch"`` only now and then, to ``warn`` where these mislead.
+        With ``statistics="batch"`` only now and then, to warn where these mislead, and not unless ``always``.
         """
         statistics = self.config.statistics if isinstance(self.config, StreamSettings) else None
         inferred = statistics == "inferred"
-        looked = warn and statistics == "batch" and self._normalises and self._clumps.wants(len(images), self.steps + 1)
-        if not inferred and not looked:
-            return
+        wanted = always and statistics == "batch" and self._normalises
+        if not inferred and not (wanted and self._clumps.wants(len(images), self.steps + 1)):
+            return False
         use_batch_statistics(self.start, False)
         prior = self._label_prior or LabelPrior()
 
@@ -319,13 +333,11 @@ class Adapter(Declared, Passes, ABC):
         look = (self._statistics if inferred else ClassStatistics()).infer(
             lambda: current().split(lambda rows: self.runtime.forward(self.start, rows), images), label, len(images)
         )
-        diversity, mixed = torch.stack([look.diversity, look.mixed]).tolist()  # one wait for the device
-        self.note(class_diversity=diversity, effective_classes=effective_classes(look.log_probs))
+        self.note(class_diversity=look.diversity, effective_classes=effective_classes(look.log_probs))
         if inferred:
             self._inferred = look
-            self.note(batch_share=look.share, forwards=2)
-        if warn:
-            self._clumps.see(diversity, mixed, len(images), self.name, inferred=inferred)
+            self.note(batch_share=look.share, random_order=look.mixed, forwards=2)
+        return True
 
     def drift(self) -> Tensor | None:
         """KL(student || source) in nats per weight, on variational networks; None for other methods."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ class StreamSettings(Settings):
         statistics: ``batch``: BatchNorm uses the batch's statistics, as published. ``inferred``: the source's
             statistics are the prior, batch and recent batches the evidence, whose weight counts classes and not only
             images; see `vcotta.nn.class_statistics.ClassStatistics`. Costs two forward passes of the source network,
-            one if the method uses its predictions anyway, and one wait for the device.
+            one if the method uses its predictions anyway.
         label_prior: Infer the label prior of the stream and use it in the predictions, see
             `vcotta.methods.label_prior.LabelPrior`.
     """
@@ -73,12 +74,10 @@ class ClumpWarning:
         """Whether to look at a batch of so many images, the ``step``-th of its stream."""
         return not self.done and images > 1 and step >= 4 and step & (step - 1) == 0
 
-    def see(self, diversity: float, mixed: float, images: int, method: str, *, inferred: bool) -> None:
-        """Take in the diversity of a batch, and warn: at once if it is ``inferred``, else if that of three is low.
-
-        ``mixed`` is the probability that the stream's labels come in random order.
-        """
-        self.low = (images >= 8 and diversity < 0.5) or mixed < 0.1
+    def see(self, notes: Mapping[str, Any], images: int, method: str, *, inferred: bool) -> None:
+        """Take in `Adapter.last` of a step, and warn: at once if statistics are ``inferred``, or after three looks."""
+        diversity = notes["class_diversity"]
+        self.low = (images >= 8 and diversity < 0.5) or notes.get("random_order", 1) < 0.1
         if math.isfinite(diversity):
             self.seen = [*self.seen, diversity][-3:]
         mean = sum(self.seen) / max(1, len(self.seen))
@@ -93,4 +92,4 @@ class ClumpWarning:
             else "normalises each batch by its own statistics, which misleads it there. Try statistics='inferred' and "
             "label_prior=True."
         )
-        warnings.warn(found + remedy, DiversityWarning, stacklevel=6)
+        warnings.warn(found + remedy, DiversityWarning, stacklevel=5)

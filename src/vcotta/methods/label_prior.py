@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -34,11 +35,14 @@ class Labels:
 
     Attributes:
         log_probs: Log-probabilities of the batch with the prior taken into account, (n, classes).
+        correction: What was added to them before they were normalised: the logarithm of the label prior of each image
+            in proportion to the usual shares, (n, classes).
         mixed: The probability that the stream's labels come in random order, a scalar on the device.
         state: `LabelPrior.state_dict` with this batch in the stream.
     """
 
     log_probs: Tensor
+    correction: Tensor
     mixed: Tensor
     state: dict[str, Tensor]
 
@@ -97,52 +101,55 @@ class LabelPrior:
     @torch.no_grad()
     def infer(self, log_probs: Tensor) -> Labels:
         """Infer the labels of a batch, (n, classes); the prior stays as it is."""
+        if len(log_probs) <= PART:
+            return self._infer(log_probs)
         before, parts = LabelPrior(), list[Labels]()
         before.load_state_dict(self.state_dict(), log_probs.device)
         for part in log_probs.split(PART):
             parts.append(before._infer(part))
             before.load_state_dict(parts[-1].state, log_probs.device)
-        return Labels(torch.cat([part.log_probs for part in parts]), parts[-1].mixed, parts[-1].state)
+        whole, correction = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_probs", "correction"))
+        return Labels(whole, correction, parts[-1].mixed, parts[-1].state)
 
     def _infer(self, log_probs: Tensor) -> Labels:
         images, classes = log_probs.shape
-        window = log_probs.new_tensor(WINDOWS).view(-1, 1, 1)
-        concentration = classes * log_probs.new_tensor(CONCENTRATIONS).view(-1, 1, 1, 1)
-        first = _first_belief().to(log_probs, non_blocking=True)
+        first, window, concentration = _constants(log_probs.device, log_probs.dtype)
         belief = first if self.belief is None else self.belief
         usual = log_probs.new_zeros(classes) if self.usual is None else self.usual
         counts = log_probs.new_zeros(len(WINDOWS), classes) if self.counts is None else self.counts
         clean = log_probs.nan_to_num(0.0).log_softmax(-1)  # an answer of NaN counts as unsure
+        found = clean.exp()
         place = torch.arange(images, dtype=log_probs.dtype, device=log_probs.device)
         near = torch.exp(-(place - place.unsqueeze(1)).abs() / window).triu(1)  # (windows, images, images)
-        since = torch.exp(-(place + 1) / window).transpose(1, 2)  # from the end of the batch before
+        since = torch.exp(-(place + 1) / window).mT  # from the end of the batch before
         past, faded = since * counts.unsqueeze(1), math.exp(-images / HORIZON) * usual
+        seen = faded + found.sum(0)
+        base = (seen + USUAL_IMAGES / classes) / (seen.sum() + USUAL_IMAGES)
+        flat, whole = classes * concentration * base, classes * concentration
 
-        def shares(found: Tensor) -> Tensor:
-            return (faded + found.sum(0) + USUAL_IMAGES / classes) / (faded.sum() + images + USUAL_IMAGES)
+        def prior(counted: Tensor) -> Tensor:
+            """(concentrations, windows, images, classes)."""
+            return (flat + counted) / (whole + counted.sum(-1, keepdim=True))
 
-        def prior(counted: Tensor, base: Tensor) -> Tensor:
-            """(concentrations, windows, images, classes), in proportion to the usual shares."""
-            return (concentration * base + counted) / (concentration + counted.sum(-1, keepdim=True)) / base
-
-        found = clean.exp()
-        causal = prior(near.mT @ found + past, shares(found))
-        gained = TEMPER * (clean.exp() * causal).sum(-1).log().sum(-1).T
+        causal = prior(near.mT @ found + past)
+        gained = TEMPER * (causal * (found / base)).sum(-1).log().sum(-1).T
         after = (belief + gained).flatten().log_softmax(0).view_as(belief)
         likely = after.exp().T.view(len(CONCENTRATIONS), len(WINDOWS), 1, 1)
+        around, usually = near + near.mT, base.log()
         for _ in range(STEPS):
-            correction = (likely * prior((near + near.mT) @ found + past, shares(found))).sum((0, 1)).log()
+            correction = (likely * prior(around @ found + past)).sum((0, 1)).log() - usually
             found = (clean + correction).softmax(-1)
         latest = torch.exp((place + 1 - images) / window) @ found + since[:, -1:] * counts.unsqueeze(1)
         stays = math.exp(-images / HORIZON)
         sound = log_probs.isfinite().all()
         state = {
             "counts": (latest.squeeze(1), counts),
-            "usual": (faded + found.sum(0), usual),
+            "usual": (seen, usual),
             "belief": ((stays * after.exp() + (1 - stays) * first.exp()).log(), belief),
         }
         return Labels(
             (log_probs + correction).log_softmax(-1),
+            correction,
             after[:, 0].exp().sum(),
             {name: torch.where(sound, new, old) for name, (new, old) in state.items()},
         )
@@ -168,3 +175,11 @@ def _first_belief() -> Tensor:
     odds = torch.ones(len(WINDOWS), len(CONCENTRATIONS))
     odds[:, 0] = FLAT_ODDS * (len(CONCENTRATIONS) - 1)
     return (odds / odds.sum()).log()
+
+
+@lru_cache(maxsize=16)
+def _constants(device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """The first belief, windows (windows, 1, 1) and concentrations (concentrations, 1, 1, 1), once for each device."""
+    windows, concentrations = torch.tensor(WINDOWS).view(-1, 1, 1), torch.tensor(CONCENTRATIONS).view(-1, 1, 1, 1)
+    with torch.inference_mode(False):
+        return tuple(one.to(device, dtype) for one in (_first_belief(), windows, concentrations))  # type: ignore[return-value]

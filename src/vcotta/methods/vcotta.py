@@ -215,6 +215,8 @@ class VCoTTA(Adapter):
             alpha = self._alpha(source, teacher)
             prediction = self._infer(source, teacher, alpha)
             target = self._target(source, teacher, alpha)
+            if self.config.label_prior and (labels := self.infer_labels(prediction)):
+                target = (target + labels.correction).log_softmax(-1)
             drift = self.drift()
             self.watch(source[0], teacher[0], drift)
         self._update(images, target, alpha.mean())
@@ -285,7 +287,8 @@ class VCoTTA(Adapter):
         target = filter_views(teacher, self.config.margin)
         if self.config.target == "mixture":
             target = mix(filter_views(source, self.config.margin), target, alpha)
-        return self._with_label_prior((target / self.config.temperature).log_softmax(-1))
+        sharpened: Tensor = (target / self.config.temperature).log_softmax(-1)
+        return sharpened
 
     def _student_log_probs(self, images: Tensor) -> Tensor:
         student = self.networks["student"]

@@ -133,7 +133,6 @@ class ClassStatistics:
         with pool:
             logits = forward()
         diversity = class_diversity(who.mean(0), images)
-        who = _in_groups(label(logits.log_softmax(-1))[0].exp().nan_to_num(0.0))
         new = math.exp(-images / MEMORY) * memory + who.T @ pool.rows(images)
         sound = log_probs.isfinite().all() & new.isfinite().all()  # a broken batch is not remembered
         memory = torch.where(sound, new, before)
@@ -204,11 +203,12 @@ def _weights(who: Tensor, remembered: Tensor, mixed: Tensor) -> tuple[Tensor, Te
     effective = total.square() / (weight.square() / counts.clamp_min(1e-6)).sum().clamp_min(1e-9)
     effective = torch.minimum(effective, counts.sum())
     share = class_diversity(weight / total, enough) * effective / (effective + PRIOR_IMAGES)
-    # In random order every image counts alike.
-    added = remembered.sum().clamp_max(enough - images)
-    alike = (1 / (images + added)).expand(images)
-    from_memory = (added / remembered.sum().clamp_min(1e-6) / (images + added)).expand(classes)
-    most = (images + added) / (images + added + PRIOR_IMAGES)
+    # In random order every image counts alike; the memory may be older and is used evenly.
+    lacking = remembered.clamp_max((enough - images) / classes)
+    all_images = images + lacking.sum()
+    alike = (1 / all_images).expand(images)
+    from_memory = lacking / remembered.clamp_min(1e-6) / all_images
+    most = all_images / (all_images + PRIOR_IMAGES)
     return (who @ each).lerp(alike, mixed), (used * each).lerp(from_memory, mixed), share.lerp(most, mixed)
 
 

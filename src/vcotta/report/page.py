@@ -41,6 +41,7 @@ NOTES = {  # values of `Adapter.last`, the most informative first
     "alpha": "weight of the source prior against the teacher's",
     "effective_classes": "number of classes that a batch seems to hold",
     "class_diversity": "the same, as a share of what a batch in random order would hold",
+    "random_order": "probability that labels come in random order",
     "batch_share": "share of this and recent batches in BatchNorm's statistics; the rest is the source's",
     "drift": "divergence of the student from the source network, in nats per weight",
     "kl": "divergence of the student from its prior, as weighted in the loss",

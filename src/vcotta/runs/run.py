@@ -63,10 +63,10 @@ class Record(TypedDict):
     the corruption and severity of each image, and the scores of each domain in it.
 
     Of a method that infers which classes a batch holds, ``last`` has ``effective_classes`` (1 to the number of
-    classes), ``class_diversity`` (the same as a share of what a batch in random order would hold, 0 to 1) and
-    ``batch_share`` (share of this and recent batches in BatchNorm's statistics, 0 to 1). With the statistics of the
-    batch alone there is no ``batch_share``, and the others are in a few records only; records of earlier versions have
-    none of them.
+    classes), ``class_diversity`` (the same as a share of what a batch in random order would hold, 0 to 1),
+    ``random_order`` (the probability that labels come in random order) and ``batch_share`` (share of this and recent
+    batches in BatchNorm's statistics, 0 to 1). With the statistics of the batch alone, the first two are in a few
+    records only and the others in none; records of earlier versions have none of the four.
 
     Attributes:
         n: Number of images.
