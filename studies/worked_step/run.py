@@ -39,9 +39,12 @@ class OpenedVCoTTA(VCoTTA):
     """VCoTTA that keeps what source and teacher said of the latest batch, and what it made of that."""
 
     def _target(self, source: Tensor, teacher: Tensor, alpha: Tensor) -> Tensor:
-        target = super()._target(source, teacher, alpha)
-        self.seen = {"source": source[0], "teacher": teacher[0], "alpha": alpha.squeeze(-1), "target": target}
-        return target
+        self.seen = {"source": source[0], "teacher": teacher[0], "alpha": alpha.squeeze(-1)}
+        return super()._target(source, teacher, alpha)
+
+    def _update(self, images: Tensor, log_target: Tensor, alpha: Tensor) -> None:
+        self.seen["target"] = log_target
+        super()._update(images, log_target, alpha)
 
 
 def opened_step(adapter: OpenedVCoTTA, images: Tensor, labels: Tensor) -> dict[str, Any]:
@@ -53,7 +56,8 @@ def opened_step(adapter: OpenedVCoTTA, images: Tensor, labels: Tensor) -> dict[s
     last, seen = dict(adapter.last), adapter.seen
     moved = {role: _moved(networks[role], _weights(net)) for role, net in adapter.networks.items()}
     kl_after, _ = _divergences(adapter)
-    adapter.load_state_dict(adapter.state_dict() | {"rng": before["rng"]})  # the same random views once more
+    same = {name: before[name] for name in ("rng", "statistics", "label_prior")}  # views and what came before it
+    adapter.load_state_dict(adapter.state_dict() | same)
     again = adapter.predict(images, samples=1).probabilities.log()
     rule = mixing_weight(seen["source"][None], seen["teacher"][None], "entropy", adapter.config.tau)
     entropies = {role: entropy(seen[role]) for role in ("source", "teacher")}

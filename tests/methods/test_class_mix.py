@@ -12,6 +12,7 @@ from vcotta.bayes import to_variational
 from vcotta.methods import Guard, build_adapter, configure, find_method
 from vcotta.methods.class_mix import recorded_settings
 from vcotta.methods.guard import DiversityWarning
+from vcotta.nn.runtime import Runtime
 
 
 def one_hot(labels: torch.Tensor, classes: int, sure: float = 0.98) -> torch.Tensor:
@@ -62,16 +63,132 @@ def test_a_resumed_stream_with_both_inferences_equals_an_uninterrupted_one(metho
     for images in batches[3:]:
         assert torch.equal(whole.predict(images).probabilities, resumed.predict(images).probabilities)
         assert torch.equal(whole(images), resumed(images))
+        assert whole.last == resumed.last
+
+
+def test_a_resumed_stream_looks_for_clumps_when_an_uninterrupted_one_does() -> None:
+    whole, seen = build_adapter("bn", network()), []
+    for step in range(40):
+        whole(torch.zeros(12, 3, 8, 8))
+        if step == 10:
+            resumed = build_adapter("bn", network())
+            resumed.load_state_dict(whole.state_dict())
+        if step > 10:
+            resumed(torch.zeros(12, 3, 8, 8))
+            assert whole.last == resumed.last
+            seen.append("class_diversity" in whole.last)
+    assert any(seen)
 
 
 @pytest.mark.parametrize("method", ["adacontrast", "cotta", "eata", "roid", "sar", "tent", "vcotta"])
-def test_predictions_use_the_share_that_was_inferred(method) -> None:
+def test_predictions_use_the_statistics_that_were_inferred(method) -> None:
     images, kind = torch.rand(24, 3, 8, 8), find_method(method)
     model = to_variational(network()) if kind.needs_variational else network()
     source = [(torch.rand(16, 3, 8, 8), torch.arange(16) % 4)] if kind.needs_source else None
-    adapter = build_adapter(method, model, source=source, statistics="inferred", guard=False, lr=0.0)
-    assert (adapter(images) - network()(images).log_softmax(-1)).abs().max() > 1e-3
-    assert adapter.last["batch_share"] > 0
+    inferred, batch = (
+        build_adapter(method, model, source=source, statistics=name, label_prior=False, guard=False, lr=0.0)
+        for name in ("inferred", "batch")
+    )
+    assert (inferred(images) - batch(images)).abs().max() > 1e-2
+    assert 0 < inferred.last["batch_share"] < 1
+    assert 0 < inferred.last["random_order"] < 1
+
+
+@pytest.mark.parametrize("method", ["bn", "vcotta"])
+def test_a_network_without_batch_norm_has_nothing_to_infer(method) -> None:
+    layers = [nn.Conv2d(3, 6, 3), nn.GroupNorm(2, 6), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)]
+    net = nn.Sequential(*layers).double()
+    model = to_variational(net) if method == "vcotta" else net
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # bn has nothing to do
+        options = {"views": 1} if method == "vcotta" else {}
+        adapter = build_adapter(
+            method, model.float(), statistics="inferred", runtime=Runtime(precision="fp64"), **options
+        )
+    for _ in range(3):
+        assert adapter(torch.rand(8, 3, 8, 8)).isfinite().all()
+    assert "batch_share" not in adapter.last
+
+
+def test_a_network_of_one_class_is_answered() -> None:
+    net = network()
+    net[-1] = nn.Linear(6, 1)
+    adapter = build_adapter("bn", net, statistics="inferred", label_prior=True)
+    for _ in range(5):
+        assert (adapter(torch.rand(12, 3, 8, 8)) == 0).all()
+
+
+def test_replayed_images_are_normalised_by_their_own_statistics() -> None:
+    adapter, seen = build_adapter("tent", network(), statistics="inferred", lr=0.0), []
+    other = torch.rand(16, 3, 8, 8)
+    step = adapter.predict_and_adapt
+
+    def with_replay(images: torch.Tensor) -> torch.Tensor:
+        net = adapter.networks["model"]
+        seen.extend(adapter.logits(net, other, replayed=replayed) for replayed in (True, False))
+        return step(images)
+
+    adapter.predict_and_adapt = with_replay
+    adapter(0.2 * torch.rand(24, 3, 8, 8))
+    plain = build_adapter("bn", network())
+    assert torch.allclose(seen[0].log_softmax(-1), plain(other), atol=1e-5)
+    assert not torch.allclose(seen[1], seen[0], atol=1e-2)
+
+
+class Reversed(nn.Module):
+    """A network that runs its layers in another order than it lists them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.second, self.first = nn.Linear(6, 4), nn.BatchNorm2d(6), nn.BatchNorm2d(6)
+        self.conv, self.again = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
+        self.first.running_mean.fill_(0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.second(self.again(self.first(self.conv(x)).relu())).relu()
+        return self.last(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize("make", [network, Reversed])
+def test_views_are_corrected_alike_one_by_one_and_together_in_whatever_order_layers_run(make, monkeypatch) -> None:
+    monkeypatch.setattr(
+        "vcotta.nn.runtime._compiled", lambda: lambda net, images: net(images)
+    )  # as compiled, but quick
+    torch.manual_seed(0)
+    start = to_variational(make().eval())
+    apart, together = (
+        build_adapter("vcotta", start, views=2, guard=False, runtime=Runtime(compile=joined))
+        for joined in (False, True)
+    )
+    for images in torch.rand(3, 12, 3, 8, 8):
+        assert torch.allclose(apart(images), together(images), atol=1e-4)
+
+
+def test_vcottas_target_knows_the_label_prior(monkeypatch) -> None:
+    adapter = build_adapter("vcotta", to_variational(network()), views=0, guard=False)
+    plain, learned = [], []
+    target, update = adapter._target, adapter._update
+    monkeypatch.setattr(adapter, "_target", lambda *said: plain.append(target(*said)) or plain[-1])
+    monkeypatch.setattr(
+        adapter, "_update", lambda images, said, alpha: learned.append(said) or update(images, said, alpha)
+    )
+    flat = 0.9 * torch.rand(1, 3, 8, 8).expand(20, -1, -1, -1)
+    for _ in range(12):
+        log_probs = adapter(flat + 0.05 * torch.rand(20, 3, 8, 8))
+    gained = learned[-1] - plain[-1]
+    assert gained.abs().max() > 0.1
+    assert (gained.argmax(1) == log_probs.mean(0).argmax()).all()  # towards the class that the stream shows
+
+
+def test_the_warning_names_the_line_that_called_the_adapter() -> None:
+    net, images, labels = colours(320)
+    adapter = build_adapter("bn", net, statistics="inferred")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for part in images[labels == 0].split(20):
+            adapter(part)
+    (warning,) = (one for one in caught if one.category is DiversityWarning)
+    assert warning.filename == __file__
 
 
 def test_a_label_prior_alone_never_alarms_the_guard() -> None:

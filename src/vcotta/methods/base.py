@@ -21,7 +21,7 @@ from vcotta.methods.parts.losses import entropy
 from vcotta.methods.passes import Passes
 from vcotta.methods.prediction import RECENT, Prediction, abstain, check_request, decompose
 from vcotta.methods.state import adapter_state, load_adapter_state
-from vcotta.nn.batch_norm import batch_norms, freeze_statistics, join_views, use_batch_statistics
+from vcotta.nn.batch_norm import batch_norms, freeze_statistics, join_views, order_of_layers, use_batch_statistics
 from vcotta.nn.class_statistics import ClassStatistics
 from vcotta.nn.distributed import World
 from vcotta.nn.inputs import SourceBatches, check_accepted, check_images, check_network
@@ -123,7 +123,7 @@ class Adapter(Declared, Passes, ABC):
         self.start = self.runtime.place(copy.deepcopy(model)).requires_grad_(False)
         join_views(self.start)  # the model may be another adapter's
         freeze_statistics(self.start)
-        self._normalises = any(True for _ in batch_norms(self.start))
+        self._normalises = any(norm.running_mean is not None for norm in batch_norms(self.start))
         self._accepted: dict[tuple[int, ...], int] = {}  # classes by shape of the images
         self._notes = {}
         self._fixed_shape: tuple[int, ...] | None = None
@@ -185,8 +185,6 @@ class Adapter(Declared, Passes, ABC):
         if self._label_prior is not None and labels is not None:
             log_probs = labels.log_probs if self.config.label_prior else adapted
             self._label_prior.load_state_dict(labels.state, self.runtime.device)
-        if self._inferred is not None:
-            self._statistics.memory = self._inferred.memory
         self._recent = torch.cat([self._recent, entropy(log_probs)])[-RECENT:]
         watched = {f"guard {key}": value for key, value in self._watched(images, adapted).items()}
         self.steps += 1
@@ -197,6 +195,9 @@ class Adapter(Declared, Passes, ABC):
         self.signals = {name: value for name, value in signals.items() if not isinstance(value, bool)}
         if looked:
             self._clumps.see(self.last, len(images), self.name, inferred=self._inferred is not None)
+        if self._inferred is not None:
+            self._statistics.memory = self._inferred.memory
+        self._inferred = self._inferred_labels = None
         if self._watch is not None:
             self._watch.act(self, signals)
             if self._clumps.low and self.config.statistics == "inferred":
@@ -223,10 +224,8 @@ class Adapter(Declared, Passes, ABC):
             tensor(2)
         """
         check_request(samples, coverage)
-        before, rng = (
-            (self._notes, self._compiled_shape, self._inferred),
-            OwnRng(self.seed, self.runtime.device),
-        )
+        before = self._notes, self._compiled_shape
+        rng = OwnRng(self.seed, self.runtime.device)
         rng.load_state_dict(self._rng.state_dict())
         images = self._valid(images)
         self._compiled_shape = self._compiled_shape or ()  # do not compile for a prediction
@@ -236,12 +235,11 @@ class Adapter(Declared, Passes, ABC):
                 self._look_at_classes(images, always=False)
                 log_probs, draws, alpha = self.predict_only(images, samples)
             if self._label_prior is not None and self.config.label_prior:
-                log_probs, draws = (
-                    self._label_prior(log_probs),
-                    torch.stack([self._label_prior(draw) for draw in draws]),
-                )
+                log_probs = self._label_prior(log_probs)
+                draws = torch.stack([self._label_prior(draw) for draw in draws])
         finally:
-            self._notes, self._compiled_shape, self._inferred = before
+            self._notes, self._compiled_shape = before
+            self._inferred = self._inferred_labels = None
         withheld = abstain(entropy(log_probs), self._recent, coverage)
         return Prediction(log_probs.exp(), *decompose(draws), alpha, withheld)
 
@@ -270,7 +268,10 @@ class Adapter(Declared, Passes, ABC):
 
     @_exclusive
     def restart(self) -> None:
-        """Take networks, optimiser and memory back to the start; counters, guard and random numbers stay."""
+        """Take networks, optimiser and memory back to the start.
+
+        Counters, guard, random numbers, label prior and what is known of the stream's statistics stay.
+        """
         self.memory = {}
         with self._rng.scope():
             self.setup(copy.deepcopy(self.start))
@@ -304,9 +305,10 @@ class Adapter(Declared, Passes, ABC):
         return self._watch.signals()
 
     def infer_labels(self, log_probs: Tensor) -> Labels | None:
-        """Infer the labels of this batch, given the prediction that will be returned; None without a label prior.
+        """Infer the labels of this batch, given the prediction that will be returned; None if nobody asked for them.
 
-        A method calls it if its update is to know the label prior, too.
+        A method calls it if its update is to know the label prior, too. They are there with ``statistics="inferred"``,
+        which needs them, even if ``label_prior`` is off.
         """
         if self._label_prior is not None:
             self._inferred_labels = self._label_prior.infer(log_probs)
@@ -319,7 +321,7 @@ class Adapter(Declared, Passes, ABC):
         With ``statistics="batch"`` only now and then, to warn where these mislead, and not unless ``always``.
         """
         statistics = self.config.statistics if isinstance(self.config, StreamSettings) else None
-        inferred = statistics == "inferred"
+        inferred = statistics == "inferred" and self._normalises
         wanted = always and statistics == "batch" and self._normalises
         if not inferred and not (wanted and self._clumps.wants(len(images), self.steps + 1)):
             return False
@@ -394,8 +396,14 @@ class Adapter(Declared, Passes, ABC):
         shape = tuple(images.shape[1:])
         if shape not in self._accepted:
             use_batch_statistics(self.start, False)
-            with torch.no_grad(), OwnRng(self.seed, self.runtime.device).scope(), self.runtime.autocast():
+            with (
+                order_of_layers(self.start) as run,
+                torch.no_grad(),
+                OwnRng(self.seed, self.runtime.device).scope(),
+                self.runtime.autocast(),
+            ):
                 self._accepted[shape] = check_accepted(self.start, images)
+            self._in_order = run == [norm for norm in batch_norms(self.start) if norm.running_mean is not None]
         return self._accepted[shape]
 
 

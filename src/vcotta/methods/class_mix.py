@@ -70,6 +70,14 @@ class ClumpWarning:
         self.seen: list[float] = []
         self.done = self.low = False
 
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed stream needs."""
+        return {"seen": list(self.seen), "done": self.done, "low": self.low}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self.seen, self.done, self.low = list(state.get("seen", [])), state.get("done", False), state.get("low", False)
+
     def wants(self, images: int, step: int) -> bool:
         """Whether to look at a batch of so many images, the ``step``-th of its stream."""
         return not self.done and images > 1 and step >= 4 and step & (step - 1) == 0
@@ -92,4 +100,4 @@ class ClumpWarning:
             else "normalises each batch by its own statistics, which misleads it there. Try statistics='inferred' and "
             "label_prior=True."
         )
-        warnings.warn(found + remedy, DiversityWarning, stacklevel=5)
+        warnings.warn(found + remedy, DiversityWarning, stacklevel=4)

@@ -22,11 +22,11 @@ TEMPER = 0.1
 HORIZON = 1000
 """Images over which usual shares and the evidence for a concentration are forgotten (by a factor e)."""
 USUAL_IMAGES = 1500
-"""Images that equal usual shares count as, before the stream begins."""
+"""Images, beside those of `HORIZON`, that equal shares count as among the usual ones."""
 STEPS = 4
 """Steps of EM on a batch."""
-PART = 1000
-"""Most images at once: memory grows with their square."""
+PART = 500
+"""Most images at once, which bounds the memory needed."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,10 @@ class LabelPrior:
 
     A few steps of EM (Saerens et al., 2002, with this prior) give :math:`\pi` and the predictions r together. The
     window w and the concentration a are unknown, too: each pair of `WINDOWS` and `CONCENTRATIONS` has the evidence
-    :math:`\sum_i \log \sum_c p_{ic} \pi_{ic} / b_c`, where only images before i count, and :math:`\pi` is the mean
-    over their posterior. What kind of stream it is may change: the posterior returns to where it began over `HORIZON`
-    images (Herbster and Warmuth, 1998).
+    :math:`\sum_i \log \sum_c p_{ic} \pi_{ic} / b_c`, where only images before i are neighbours, and :math:`\pi` is the
+    mean over their posterior. The evidence is raised to the power `TEMPER`, as a network's mistakes are not
+    independent; b includes this batch and is drawn towards equal shares by `USUAL_IMAGES`. What kind of stream it is
+    may change: the posterior returns to where it began over `HORIZON` images (Herbster and Warmuth, 1998).
 
     In random order neighbours tell nothing, the first concentration has the best evidence, and predictions stay as
     they are. Priors are relative to the usual shares, so that a network that prefers some classes, as many do in a new
@@ -101,63 +102,29 @@ class LabelPrior:
     @torch.no_grad()
     def infer(self, log_probs: Tensor) -> Labels:
         """Infer the labels of a batch, (n, classes); the prior stays as it is."""
-        if len(log_probs) <= PART:
-            return self._infer(log_probs)
-        before, parts = LabelPrior(), list[Labels]()
-        before.load_state_dict(self.state_dict(), log_probs.device)
-        for part in log_probs.split(PART):
-            parts.append(before._infer(part))
-            before.load_state_dict(parts[-1].state, log_probs.device)
-        whole, correction = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_probs", "correction"))
-        return Labels(whole, correction, parts[-1].mixed, parts[-1].state)
-
-    def _infer(self, log_probs: Tensor) -> Labels:
-        images, classes = log_probs.shape
-        first, window, concentration = _constants(log_probs.device, log_probs.dtype)
-        belief = first if self.belief is None else self.belief
-        usual = log_probs.new_zeros(classes) if self.usual is None else self.usual
-        counts = log_probs.new_zeros(len(WINDOWS), classes) if self.counts is None else self.counts
-        clean = log_probs.nan_to_num(0.0).log_softmax(-1)  # an answer of NaN counts as unsure
-        found = clean.exp()
-        place = torch.arange(images, dtype=log_probs.dtype, device=log_probs.device)
-        near = torch.exp(-(place - place.unsqueeze(1)).abs() / window).triu(1)  # (windows, images, images)
-        since = torch.exp(-(place + 1) / window).mT  # from the end of the batch before
-        past, faded = since * counts.unsqueeze(1), math.exp(-images / HORIZON) * usual
-        seen = faded + found.sum(0)
-        base = (seen + USUAL_IMAGES / classes) / (seen.sum() + USUAL_IMAGES)
-        flat, whole = classes * concentration * base, classes * concentration
-
-        def prior(counted: Tensor) -> Tensor:
-            """(concentrations, windows, images, classes)."""
-            return (flat + counted) / (whole + counted.sum(-1, keepdim=True))
-
-        causal = prior(near.mT @ found + past)
-        gained = TEMPER * (causal * (found / base)).sum(-1).log().sum(-1).T
-        after = (belief + gained).flatten().log_softmax(0).view_as(belief)
-        likely = after.exp().T.view(len(CONCENTRATIONS), len(WINDOWS), 1, 1)
-        around, usually = near + near.mT, base.log()
-        for _ in range(STEPS):
-            correction = (likely * prior(around @ found + past)).sum((0, 1)).log() - usually
-            found = (clean + correction).softmax(-1)
-        latest = torch.exp((place + 1 - images) / window) @ found + since[:, -1:] * counts.unsqueeze(1)
-        stays = math.exp(-images / HORIZON)
-        sound = log_probs.isfinite().all()
-        state = {
-            "counts": (latest.squeeze(1), counts),
-            "usual": (seen, usual),
-            "belief": ((stays * after.exp() + (1 - stays) * first.exp()).log(), belief),
+        classes = log_probs.shape[1]
+        now = {
+            "counts": log_probs.new_zeros(len(WINDOWS), classes) if self.counts is None else self.counts,
+            "usual": log_probs.new_zeros(classes) if self.usual is None else self.usual,
+            "belief": _constants(log_probs.device, log_probs.dtype)[0] if self.belief is None else self.belief,
         }
-        return Labels(
-            (log_probs + correction).log_softmax(-1),
-            correction,
-            after[:, 0].exp().sum(),
-            {name: torch.where(sound, new, old) for name, (new, old) in state.items()},
-        )
+        parts = list[Labels]()
+        for part in log_probs.split(PART):
+            parts.append(_infer(part, **(parts[-1].state if parts else now)))
+        broken = log_probs.isnan().any()
+        state = {name: torch.where(broken, now[name], new) for name, new in parts[-1].state.items()}
+        whole, correction = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_probs", "correction"))
+        return Labels(whole, correction, parts[-1].mixed, state)
 
     def concentration(self) -> Tensor:
         """Return the geometric mean of the concentration's posterior; large means random order."""
         belief = _first_belief() if self.belief is None else self.belief
         return (belief.exp().sum(0) @ belief.new_tensor(CONCENTRATIONS).log()).exp()
+
+    def fits(self, state: dict[str, Tensor]) -> bool:
+        """Whether a `state_dict` is of this version."""
+        ndims = {name: tensor.ndim for name, tensor in state.items()}
+        return ndims in ({}, {"counts": 2, "usual": 1, "belief": 2})
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything a resumed stream needs."""
@@ -168,6 +135,39 @@ class LabelPrior:
         """Continue from a `state_dict`."""
         found = (state.get(name) for name in ("counts", "usual", "belief"))
         self.counts, self.usual, self.belief = (None if one is None else one.to(device, copy=True) for one in found)
+
+
+def _infer(log_probs: Tensor, counts: Tensor, usual: Tensor, belief: Tensor) -> Labels:
+    """The labels of a batch, given the state before it."""
+    images, classes = log_probs.shape
+    first, window, concentration = _constants(log_probs.device, log_probs.dtype)
+    clean = log_probs.nan_to_num(0.0).log_softmax(-1)  # an answer of NaN counts as unsure
+    found = clean.exp()
+    place = torch.arange(images, dtype=log_probs.dtype, device=log_probs.device)
+    near = torch.exp(-(place - place.unsqueeze(1)).abs() / window).triu(1)  # (windows, images, images)
+    since = torch.exp(-(place + 1) / window).mT  # from the end of the batch before
+    past, faded = since * counts.unsqueeze(1), math.exp(-images / HORIZON) * usual
+    seen = faded + found.sum(0)
+    base = (seen + USUAL_IMAGES / classes) / (seen.sum() + USUAL_IMAGES)
+    flat, whole = classes * concentration * base, classes * concentration
+
+    def prior(counted: Tensor) -> Tensor:
+        """(concentrations, windows, images, classes)."""
+        return (flat + counted) / (whole + counted.sum(-1, keepdim=True))
+
+    causal = prior(near.mT @ found + past)
+    gained = TEMPER * (causal * (found / base)).sum(-1).log().sum(-1).T
+    after = (belief + gained).flatten().log_softmax(0).view_as(belief)
+    likely = after.exp().T.view(len(CONCENTRATIONS), len(WINDOWS), 1, 1)
+    around, usually = near + near.mT, base.log()
+    for _ in range(STEPS):
+        correction = (likely * prior(around @ found + past)).sum((0, 1)).log() - usually
+        found = (clean + correction).softmax(-1)
+    latest = torch.exp((place + 1 - images) / window) @ found + since[:, -1:] * counts.unsqueeze(1)
+    stays = math.exp(-images / HORIZON)
+    belief = (stays * after.exp() + (1 - stays) * first.exp()).log()
+    state = {"counts": latest.squeeze(1), "usual": seen, "belief": belief}
+    return Labels((log_probs + correction).log_softmax(-1), correction, after[:, 0].exp().sum(), state)
 
 
 def _first_belief() -> Tensor:

@@ -141,7 +141,7 @@ class OBAO(Adapter):
             return images.new_zeros(())
         labels = memory["labels"][drawn]
         batch = self.runtime.place_images(memory["images"][drawn])
-        features, logits = self.features_and_logits(self.networks["student"], batch)
+        features, logits = self.features_and_logits(self.networks["student"], batch, replayed=True)
         replay = F.cross_entropy(logits, labels)
         relation = relation_loss(features, labels, self.prepared["relations"])
         loss: Tensor = config.replay * replay + config.relation * relation

@@ -35,21 +35,25 @@ class Passes:
     _watch: Watch | None
     _compiled_shape: tuple[int, ...] | None
     _inferred: Look | None = None  # at the batch at hand, where statistics are inferred
+    _in_order: bool = True  # whether BatchNorm layers run once each, in the order in which the network lists them
 
-    def logits(self, net: nn.Module, images: Tensor, *, batch_statistics: bool = True) -> Tensor:
+    def logits(
+        self, net: nn.Module, images: Tensor, *, batch_statistics: bool = True, replayed: bool = False
+    ) -> Tensor:
         """One counted forward pass in the chosen precision, as float32 logits (float64 for ``fp64``).
 
         BatchNorm uses the statistics of the batch, inferred ones where the settings say so, or the source's, as for a
-        single image, whose own are useless.
+        single image, whose own are useless. Images that are ``replayed`` are not of the batch at hand, for which
+        statistics were inferred, and are normalised by their own.
         """
-        look = self._inferred if batch_statistics else None
+        look = self._inferred if batch_statistics and not replayed else None
         use_batch_statistics(net, batch_statistics and look is None and len(images) > 1)
         self._notes["forwards"] += 1
         with nullcontext() if look is None else Corrected(look.correction):
             return current().split(lambda rows: self.runtime.forward(net, rows), images)
 
     def source_logits(self, images: Tensor) -> Tensor:
-        """The `logits` of the source network, which are known where statistics were inferred."""
+        """The `logits` of the source network for the batch at hand, known where statistics were inferred."""
         return self.logits(self.start, images) if self._inferred is None else self._inferred.logits
 
     def features_and_logits(self, net: nn.Module, images: Tensor, **options: bool) -> tuple[Tensor, Tensor]:
@@ -72,6 +76,7 @@ class Passes:
             together = self._compiled_shape == tuple(views.shape[1:])
         if current().is_shared:  # one exchange of statistics for all views instead of one for each
             together = batch > 1
+        together = together and (self._inferred is None or self._in_order)
         if not together or not keep_views_apart(net):
             return torch.stack([self.logits(net, view) for view in views])
         self._notes["forwards"] += count

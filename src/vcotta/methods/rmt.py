@@ -142,7 +142,7 @@ class RMT(Adapter):
         images, labels = self.prepared["replay_images"], self.prepared["replay_labels"]
         drawn = torch.randperm(len(images))[:count].to(images.device, non_blocking=True)
         batch = self.runtime.place_images(images[drawn] / 255)
-        return F.cross_entropy(self.logits(self.networks["student"], batch), labels[drawn])
+        return F.cross_entropy(self.logits(self.networks["student"], batch, replayed=True), labels[drawn])
 
     @torch.enable_grad()
     def _warm_up(self, source: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:

@@ -100,7 +100,7 @@ class SANTA(Adapter):
         view = random_view(images, flip=config.flip)
         features_of_view, logits_of_view = self.features_and_logits(model, view)
         with torch.no_grad():
-            anchor = self.logits(self.start, images).log_softmax(-1)
+            anchor = self.source_logits(images).log_softmax(-1)
         anchoring = 0.5 * (cross_entropy(log_probs, anchor) + cross_entropy(logits_of_view.log_softmax(-1), anchor))
         loss = config.anchor * anchoring.mean()
         if config.contrast:

@@ -48,6 +48,7 @@ def adapter_state(adapter: Adapter, clone: bool = True) -> dict[str, Any]:
         "guard": None if adapter._watch is None else adapter._watch.state_dict(),
         "statistics": adapter._statistics.state_dict(),
         "label_prior": None if adapter._label_prior is None else adapter._label_prior.state_dict(),
+        "clumps": adapter._clumps.state_dict(),
     }
 
 
@@ -83,13 +84,18 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
     adapter._statistics.load_state_dict(state.get("statistics", {}), adapter.runtime.device)
     if adapter._label_prior is not None:
         adapter._label_prior.load_state_dict(state["label_prior"], adapter.runtime.device)
+    adapter._clumps.load_state_dict(state.get("clumps", {}))
     adapter.last, adapter.signals = {}, {}
 
 
 def _check_origin(adapter: Adapter, state: dict[str, Any]) -> None:
     """Raise unless ``state`` is complete and of this method with these settings and this guard."""
     name, guard = adapter.name, None if adapter.guard is None else asdict(adapter.guard)
-    later = {"statistics", "label_prior"}  # states made before these existed have the defaults of `StreamSettings`
+    later = {
+        "statistics",
+        "label_prior",
+        "clumps",
+    }  # states made before these existed have the defaults of `StreamSettings`
     if missing := adapter_state(adapter, clone=False).keys() - state.keys() - later:
         raise ValueError(f"Expected an adapter's state, but {', '.join(sorted(missing))} is missing from it.")
     if state["method"] != name:
@@ -106,6 +112,8 @@ def _check_origin(adapter: Adapter, state: dict[str, Any]) -> None:
                 f"The state was made with {key}={theirs!r}, this adapter has {key}={ours!r}. "
                 "Build it with the same settings."
             )
+    if adapter._label_prior is not None and not adapter._label_prior.fits(state.get("label_prior") or {}):
+        raise ValueError("Expected a label prior of this version in the state, but another version made it.")
     theirs = state["guard"] and state["guard"]["settings"]
     if theirs != guard:
         made, here = ("no guard" if one is None else f"the guard {one}" for one in (theirs, guard))

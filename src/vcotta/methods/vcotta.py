@@ -116,7 +116,7 @@ class VCoTTAConfig(StreamSettings):
             so that moving every weight by one sigma costs kappa / 2, on any network.
         kl_lambda: Lambda: the divergences are divided by it (authors' code: 500 000). Give one of the two.
         statistics: As for every method, see `StreamSettings`, but inferred by default (paper: those of the batch).
-        label_prior: As for every method, but on by default (paper: off).
+        label_prior: As for every method, but on by default, and known to the student's target, too (paper: off).
         flip: Whether views may mirror the image.
     """
 
@@ -181,7 +181,7 @@ class VCoTTA(Adapter):
         "preprint, 2024",
         "everything",
         "a variational warm-up",
-        "N + 4 forwards, 1 backward",
+        "N + 5 forwards, 1 backward",
         "paper text",
         distributed=True,
     )

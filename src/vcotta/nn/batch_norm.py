@@ -25,6 +25,7 @@ __all__ = [
     "make_robust",
     "moving_statistics",
     "normalise",
+    "order_of_layers",
     "reestimate_statistics",
     "use_batch_statistics",
 ]
@@ -195,7 +196,7 @@ class _ViewBatchNorm2d(nn.BatchNorm2d):
         self.corrected = correction is not None
         if correction is None or correction is vars(self).get("_latest"):
             return
-        if "scale" not in vars(self):
+        if "scale" not in vars(self) or self.scale.device != correction[0].device:
             self.scale, self.offset = (torch.empty_like(tensor) for tensor in correction)
         self.scale.copy_(correction[0])
         self.offset.copy_(correction[1])
@@ -281,11 +282,29 @@ def keep_views_apart(net: nn.Module) -> bool:
     return True
 
 
+@contextmanager
+def order_of_layers(net: nn.Module) -> Iterator[list[_BatchNorm]]:
+    """Collect inside the block the BatchNorm layers with running statistics, in the order in which they run."""
+    found = list[_BatchNorm]()
+    hooks = [
+        norm.register_forward_pre_hook(lambda module, _: found.append(module))
+        for norm in batch_norms(net)
+        if norm.running_mean is not None
+    ]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def join_views(net: nn.Module) -> None:
     """Undo `keep_views_apart`: the layers are torch's own again."""
     for norm in batch_norms(net):
         if type(norm) is _ViewBatchNorm2d:
             norm.__class__ = nn.BatchNorm2d  # type: ignore[assignment]
+            for name in ("views", "corrected", "scale", "offset", "_latest"):
+                vars(norm).pop(name, None)
 
 
 @torch.no_grad()

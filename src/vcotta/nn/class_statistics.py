@@ -1,8 +1,8 @@
 """BatchNorm's statistics inferred from the source's, the batch's, and those of recent batches, class by class.
 
 A camera shows classes in clumps, and the statistics of a batch of two classes say more about these classes than about
-the weather. So evidence counts classes, not images: sums over images are kept by class, and every class has a say of
-its own. The source's statistics are the prior.
+the weather. So evidence counts classes, not images: sums over images are kept by class, and every class counts alike.
+The source's statistics are the prior.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ GROUPS = 100
 @lru_cache(maxsize=64)
 def expected_entropy(images: int, classes: int) -> float:
     """Expected entropy of the class shares of so many images drawn uniformly, in nats; exact."""
+    if classes < 2:
+        return 0.0
     total, chance = 0.0, 1 / classes
-    log_rest = math.log1p(-chance) if classes > 1 else 0.0
+    log_rest = math.log1p(-chance)
     for count in range(1, images + 1):
         ways = math.lgamma(images + 1) - math.lgamma(count + 1) - math.lgamma(images - count + 1)
         share = count / images
@@ -227,7 +229,8 @@ def _keep(memory: Tensor, batch: Tensor, features: int) -> Tensor:
     shift = (shares @ (mean(batch, now)[0] - mean(memory, before)[0])).square() / variance
     chance = (shares.square() / both.clamp_min(1e-6)).sum()
     beyond = (shift.mean() - 3 * chance).clamp_min(0)
-    return torch.exp(-(CHANGE * beyond).square()).where(both.sum() > 0.3, 1.0)
+    kept, comparable = torch.exp(-(CHANGE * beyond).square()), (both.sum() > 0.3).to(beyond.dtype)
+    return comparable * kept + (1 - comparable)
 
 
 class _BatchNormMode(TorchFunctionMode):
@@ -331,10 +334,17 @@ class _Pool(_BatchNormMode):
         sizes = [len(mean) for mean, _ in self._pooled]
         first, second = (torch.cat(parts, 1).mean(0) for parts in zip(*self._moments, strict=True))
         mean, variance = (torch.cat(parts) for parts in zip(*self._pooled, strict=True))
-        eps = torch.tensor(self._eps).repeat_interleave(torch.tensor(sizes)).to(mean, non_blocking=True)
+        eps = _repeated(tuple(self._eps), tuple(sizes), mean.device, mean.dtype)
         deviation = (variance + eps).sqrt()
         own = (torch.addcmul(second, first, first, value=-1).clamp_min(0) + eps).sqrt()
         return list(zip((own / deviation).split(sizes), ((first - mean) / deviation).split(sizes), strict=True))
+
+
+@lru_cache(maxsize=16)
+def _repeated(values: tuple[float, ...], times: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Each value so many times, kept on the device: a copy in every step would make the host wait."""
+    with torch.inference_mode(False):
+        return torch.tensor(values).repeat_interleave(torch.tensor(times)).to(device, dtype)
 
 
 class Corrected(_BatchNormMode):

@@ -100,7 +100,8 @@ def _correlated(groups: Sequence[Group]) -> list[str]:
     seen = [group for group in groups if {"effective_classes", "class_diversity"} <= set(noted(group.runs))]
     runs = [run for group in seen for run in group.runs]
     diversity, classes = mean_note(runs, "class_diversity"), mean_note(runs, "effective_classes")
-    if not diversity < DIVERSE:
+    shuffled = "random_order" in noted(runs) and mean_note(runs, "random_order") > DIVERSE
+    if shuffled or not diversity < DIVERSE:
         return []
     misled = [group.label for group in groups if _statistics(group) == "batch"]
     more = f" That misleads methods that use the batch's statistics alone: {listed(misled)}." if misled else ""

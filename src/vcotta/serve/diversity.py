@@ -14,8 +14,8 @@ _WEIGHT = 1 / 8  # of a batch in the mean of recent batches
 class DiversityEvent:
     """Follows a stream that may show few classes for a while.
 
-    The event starts when the adapter says so, and ends when the mean diversity of recent batches is a half again; a
-    single diverse batch does not end it.
+    The event starts when the adapter says so, and ends when recent batches hold half the variety of a random order
+    again on average, or labels come in random order; a single diverse batch does not end it.
 
     Attributes:
         low: Whether the event lasts.
@@ -34,7 +34,8 @@ class DiversityEvent:
 
     def see(self, notes: Mapping[str, Any]) -> Literal["start", "end"] | None:
         """Take in `Adapter.last` of a step, and return what the step changed."""
-        diversity = notes.get("class_diversity")
+        known = [value for name in ("class_diversity", "random_order") if (value := notes.get(name)) is not None]
+        diversity = max(known, default=None)
         named = "diversity" in (notes.get("guard") or {}).get("causes", ())
         if not self.low:
             self.low, self._mean = named, 0.0 if diversity is None else diversity
