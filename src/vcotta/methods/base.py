@@ -18,7 +18,7 @@ from vcotta.methods.class_mix import ClumpWarning, StreamSettings, effective_cla
 from vcotta.methods.guard import Guard, Watch
 from vcotta.methods.label_prior import LabelPrior, Labels
 from vcotta.methods.parts.losses import entropy
-from vcotta.methods.passes import Passes
+from vcotta.methods.passes import Passes, new_notes, read_notes
 from vcotta.methods.prediction import RECENT, Prediction, abstain, check_request, decompose
 from vcotta.methods.state import adapter_state, load_adapter_state
 from vcotta.nn.batch_norm import batch_norms, freeze_statistics, join_views, order_of_layers, use_batch_statistics
@@ -160,7 +160,7 @@ class Adapter(Declared, Passes, ABC):
         """
         self.prepared = {}
         self.reset()
-        self._notes = _new_notes()
+        self._notes = new_notes()
         with self._rng.scope():
             learned = self.learn_source(SourceBatches(source, self.runtime, self._check_accepted))
         self.adopt(learned)
@@ -175,7 +175,7 @@ class Adapter(Declared, Passes, ABC):
     def __call__(self, images: Tensor) -> Tensor:
         """Predict a batch, adapt to it, and return the log-probabilities of the prediction."""
         images = self._valid(images)
-        self._notes = _new_notes()
+        self._notes = new_notes()
         with self._rng.scope(), self.world.active(), torch.enable_grad():
             self._inferred_labels = None
             looked = self._look_at_classes(images)
@@ -188,7 +188,7 @@ class Adapter(Declared, Passes, ABC):
         self._recent = torch.cat([self._recent, entropy(log_probs)])[-RECENT:]
         watched = {f"guard {key}": value for key, value in self._watched(images, adapted).items()}
         self.steps += 1
-        read = _read(self._notes | watched)
+        read = read_notes(self._notes | watched)
         self.last = {key: value for key, value in read.items() if key not in watched}
         self.skipped += self.last["skipped"]
         signals = {key.removeprefix("guard "): read[key] for key in watched}
@@ -229,7 +229,7 @@ class Adapter(Declared, Passes, ABC):
         rng.load_state_dict(self._rng.state_dict())
         images = self._valid(images)
         self._compiled_shape = self._compiled_shape or ()  # do not compile for a prediction
-        self._notes = _new_notes()
+        self._notes = new_notes()
         try:
             with rng.scope(), torch.no_grad():
                 self._look_at_classes(images, always=False)
@@ -405,15 +405,3 @@ class Adapter(Declared, Passes, ABC):
                 self._accepted[shape] = check_accepted(self.start, images)
             self._in_order = run == [norm for norm in batch_norms(self.start) if norm.running_mean is not None]
         return self._accepted[shape]
-
-
-def _new_notes() -> dict[str, Any]:
-    return {"forwards": 0, "backwards": 0, "skipped": False}
-
-
-def _read(notes: dict[str, Any]) -> dict[str, Any]:
-    """Notes as plain values; all tensors are fetched in one transfer."""
-    tensors = {key: value for key, value in notes.items() if isinstance(value, Tensor)}
-    values = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []
-    read = {k: bool(v) if tensors[k].dtype == torch.bool else v for k, v in zip(tensors, values, strict=True)}
-    return notes | read

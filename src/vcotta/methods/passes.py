@@ -17,7 +17,7 @@ from vcotta.nn.optim import OptimizerName, make_optimizer
 from vcotta.nn.runtime import Runtime
 from vcotta.nn.sharing import current
 
-__all__ = ["Passes"]
+__all__ = ["Passes", "new_notes", "read_notes"]
 
 
 class Passes:
@@ -144,3 +144,16 @@ def _views_at_once(views: Tensor) -> int:
     count, batch, _, height, width = views.shape
     limit = min(count, max(1, _PIXELS_AT_ONCE // (batch * height * width)))
     return next((size for size in range(limit, limit // 2, -1) if count % size == 0), limit)
+
+
+def new_notes() -> dict[str, Any]:
+    """The notes of a step that has just begun."""
+    return {"forwards": 0, "backwards": 0, "skipped": False}
+
+
+def read_notes(notes: dict[str, Any]) -> dict[str, Any]:
+    """Notes as plain values; all tensors are fetched in one transfer."""
+    tensors = {key: value for key, value in notes.items() if isinstance(value, Tensor)}
+    values = torch.stack([value.double() for value in tensors.values()]).tolist() if tensors else []
+    read = {k: bool(v) if tensors[k].dtype == torch.bool else v for k, v in zip(tensors, values, strict=True)}
+    return notes | read
