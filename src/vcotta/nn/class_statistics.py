@@ -27,6 +27,8 @@ PRIOR_IMAGES = 8
 """Images that the source's statistics count as."""
 ENOUGH = 200
 """Images, of all classes together, with which a batch needs no memory."""
+ENOUGH_RANDOM = 32
+"""The same where labels come in random order: more of the memory made short domains worse."""
 MEMORY = 1000
 """Images over which the memory forgets (by a factor e)."""
 CAUTIOUS = 0.1
@@ -206,7 +208,7 @@ def _weights(who: Tensor, remembered: Tensor, mixed: Tensor) -> tuple[Tensor, Te
     effective = torch.minimum(effective, counts.sum())
     share = class_diversity(weight / total, enough) * effective / (effective + PRIOR_IMAGES)
     # In random order every image counts alike; the memory may be older and is used evenly.
-    lacking = remembered.clamp_max((enough - images) / classes)
+    lacking = remembered.clamp_max(max(0, ENOUGH_RANDOM - images) / classes)
     all_images = images + lacking.sum()
     alike = (1 / all_images).expand(images)
     from_memory = lacking / remembered.clamp_min(1e-6) / all_images
