@@ -15,6 +15,8 @@ from vcotta.experiments.streams import stream_name
 
 RESULTS = results_of("streams")
 DIGITS = "digits"
+CLOSE = 0.3
+"""Points in per cent by which a method may miss the lowest error and still count as best."""
 COMMAND = "python -m studies.streams.run"
 
 
@@ -78,6 +80,34 @@ def streams_text(network: str = DIGITS, folder: Path = RESULTS) -> str:
     streams, methods, cells = comparison(network, folder)
     picture = f"![Error of each method on each stream, {network}](results/streams-{network}.png)"
     return "\n\n".join([picture, _table(streams, methods, cells), _note(rows)])
+
+
+def summary_text(folder: Path = RESULTS) -> str:
+    """Say, for each network, where VCoTTA is not among the best, and how it compares with Source."""
+    lines = []
+    for network in networks(folder):
+        streams, methods, cells = comparison(network, folder)
+        ours = {stream: cells[stream, "vcotta"] for stream in streams if (stream, "vcotta") in cells}
+        if not ours:
+            continue
+        behind, above = [], []
+        for stream, error in ours.items():
+            others = {method: cells[stream, method] for method in methods if (stream, method) in cells}
+            best = min(others, key=others.__getitem__)
+            if error > others[best] + CLOSE:
+                behind.append(f"{stream.name} ({error:.1f} %, {best} {others[best]:.1f} %)")
+            above.append(error - others.get("source", error))
+        good = f"{len(ours) - len(behind)} of {len(ours)}"
+        lines.append(
+            f"On {network} VCoTTA has the lowest error, or is within {CLOSE} points of it, on {good} streams"
+            + (f", but not on {listed(behind)}" if behind else "")
+            + f". It is {_beside(max(above))} Source on its worst stream."
+        )
+    return " ".join(lines) or f"Not run yet: `{COMMAND}`."
+
+
+def _beside(points: float) -> str:
+    return f"{abs(points):.1f} points {'above' if points > 0 else 'below'}"
 
 
 def other_networks_text(folder: Path = RESULTS) -> str:
@@ -149,6 +179,7 @@ def _note(rows: Sequence[dict[str, Any]]) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "streams-summary": summary_text,
     "streams": streams_text,
     "streams-networks": other_networks_text,
     "streams-ablation": ablation_text,

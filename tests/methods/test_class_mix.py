@@ -47,7 +47,7 @@ def test_one_image_at_a_time_comes_to_be_normalised_by_all_of_them() -> None:
         answers.append(adapter(image).argmax(1))
         shares.append(adapter.last["batch_share"])
     assert shares[0] < 0.2
-    assert shares[-1] > 0.9
+    assert shares[-1] > 0.75
     assert (torch.cat(answers)[-100:] == labels[-100:]).all()
 
 

@@ -10,7 +10,7 @@ import torch
 import studies.streams.run as study
 from studies.streams import long
 from studies.streams.picture import draw_streams
-from studies.streams.table import ablation_text, long_text, other_networks_text, streams_text
+from studies.streams.table import ablation_text, long_text, other_networks_text, streams_text, summary_text
 from vcotta.nn.class_statistics import ClassStatistics, Look
 
 
@@ -38,13 +38,23 @@ def test_a_partial_file_gives_tables_with_gaps_and_the_lowest_in_bold(partial) -
     assert "| correlated, sorted | 16 | 100 | **11.0** | 14.0 |" in ablation_text(partial)
 
 
+def test_the_summary_names_the_streams_on_which_vcotta_is_not_among_the_best(partial) -> None:
+    rows = json.loads((partial / "streams.json").read_text())
+    rows += [row("vcotta", 17.0, stream="continual", delta=None)]
+    (partial / "streams.json").write_text(json.dumps(rows))
+    text = summary_text(partial)
+    assert "is within 0.3 points of it, on 1 of 2 streams, but not on continual-16 (17.0 %, source 15.0 %)" in text
+    assert "It is 2.0 points above Source on its worst stream." in text
+    assert "wrn-28-10" not in text  # VCoTTA was not run there
+
+
 def test_every_network_of_the_file_has_a_heat_map(partial) -> None:
     draw_streams(partial)
     assert sorted(path.name for path in partial.glob("*.png")) == ["streams-digits.png", "streams-wrn-28-10.png"]
 
 
 def test_without_a_file_the_tables_name_the_command(tmp_path) -> None:
-    for text in (streams_text, other_networks_text, ablation_text, long_text):
+    for text in (summary_text, streams_text, other_networks_text, ablation_text, long_text):
         assert "python -m studies.streams." in text(folder=tmp_path)
 
 
