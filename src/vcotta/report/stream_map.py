@@ -62,4 +62,4 @@ def stream_map(
             bar.outline.set_visible(False)
             bar.ax.grid(visible=False)
             bar.ax.tick_params(length=0)
-            bar.set_label("error as a multiple of Source's")
+            bar.set_label("times Source's error")
