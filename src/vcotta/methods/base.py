@@ -185,7 +185,7 @@ class Adapter(Declared, Passes, ABC):
         if self._label_prior is not None and labels is not None:
             log_probs = labels.log_probs if self.config.label_prior else adapted
             self._label_prior.load_state_dict(labels.state, self.runtime.device)
-        self._recent = torch.cat([self._recent, entropy(log_probs)])[-RECENT:]
+        self._recent = torch.cat([self._recent, entropy(adapted)])[-RECENT:]
         watched = {f"guard {key}": value for key, value in self._watched(images, adapted).items()}
         self.steps += 1
         read = read_notes(self._notes | watched)
@@ -208,7 +208,8 @@ class Adapter(Declared, Passes, ABC):
     def predict(self, images: Tensor, *, samples: int = 8, coverage: float | None = None) -> Prediction:
         """Predict a batch without adapting to it; neither the adapter nor any random stream changes.
 
-        The probabilities are those the next ``adapter(images)`` would return. For methods other than VCoTTA a copy of
+        The probabilities are those the next ``adapter(images)`` would return. Uncertainties and abstentions leave the
+        label prior out: images that all look alike make each other no surer. For methods other than VCoTTA a copy of
         the adapter takes a whole step.
 
         Args:
@@ -234,13 +235,12 @@ class Adapter(Declared, Passes, ABC):
             with rng.scope(), torch.no_grad():
                 self._look_at_classes(images, always=False)
                 log_probs, draws, alpha = self.predict_only(images, samples)
+            withheld = abstain(entropy(log_probs), self._recent, coverage)
             if self._label_prior is not None and self.config.label_prior:
                 log_probs = self._label_prior(log_probs)
-                draws = torch.stack([self._label_prior(draw) for draw in draws])
         finally:
             self._notes, self._compiled_shape = before
             self._inferred = self._inferred_labels = None
-        withheld = abstain(entropy(log_probs), self._recent, coverage)
         return Prediction(log_probs.exp(), *decompose(draws), alpha, withheld)
 
     def predict_only(self, images: Tensor, samples: int) -> tuple[Tensor, Tensor, Tensor | None]:
