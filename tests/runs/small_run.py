@@ -110,10 +110,18 @@ def kill_at_some_records(folder: Path, wanted: tuple[int, ...]) -> list[int]:
             if done == count:
                 signal.pause()
 
+        def written() -> int:
+            try:
+                return records.read_bytes().count(b"\n")
+            except FileNotFoundError:  # a resumed run may be putting it in place just now
+                return 0
+
         child = started(lambda: resume(folder, progress=wait))
-        while not records.exists() or records.read_bytes().count(b"\n") < count:
-            time.sleep(0.001)
-        os.kill(child, signal.SIGKILL)
+        try:
+            while written() < count:
+                time.sleep(0.001)
+        finally:  # else it would wait for ever, and so would whoever reads its output
+            os.kill(child, signal.SIGKILL)
         return end_of(child)
 
     return [kill(count) for count in wanted]
