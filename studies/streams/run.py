@@ -136,8 +136,8 @@ def no_memory(wanted: bool = True) -> Iterator[None]:
     """
     infer = ClassStatistics.infer
 
-    def forgetful(self: ClassStatistics, *arguments: Any) -> Look:
-        look = infer(self, *arguments)
+    def forgetful(self: ClassStatistics, *arguments: Any, **options: Any) -> Look:
+        look = infer(self, *arguments, **options)
         return replace(look, memory=torch.zeros_like(look.memory))
 
     if wanted:

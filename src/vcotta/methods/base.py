@@ -32,6 +32,9 @@ from vcotta.nn.sharing import current
 
 __all__ = ["Adapter", "OptimizerName"]
 
+BEGINNING = 200
+"""Images with which a stream begins."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -333,7 +336,10 @@ class Adapter(Declared, Passes, ABC):
             return labels.log_probs, labels.mixed
 
         look = (self._statistics if inferred else ClassStatistics()).infer(
-            lambda: current().split(lambda rows: self.runtime.forward(self.start, rows), images), label, len(images)
+            lambda: current().split(lambda rows: self.runtime.forward(self.start, rows), images),
+            label,
+            len(images),
+            begins=self.steps * len(images) < BEGINNING,
         )
         self.note(class_diversity=look.diversity, effective_classes=effective_classes(look.log_probs))
         if inferred:

@@ -62,8 +62,8 @@ class ClumpWarning:
     that looking costs next to nothing; where statistics are inferred, at every batch.
 
     Attributes:
-        low: Whether the latest batch, of eight images or more, held less than half the classes of one in random order,
-            or the stream's labels hardly come in random order.
+        low: Whether labels seem not to come in random order; where that is not inferred, whether the latest batch, of
+            eight images or more, held less than half the classes of one in random order.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,8 @@ class ClumpWarning:
     def see(self, notes: Mapping[str, Any], images: int, method: str, *, inferred: bool) -> None:
         """Take in `Adapter.last` of a step, and warn: at once if statistics are ``inferred``, or after three looks."""
         diversity = notes["class_diversity"]
-        self.low = (images >= 8 and diversity < 0.5) or notes.get("random_order", 1) < 0.1
+        shuffled = notes.get("random_order")
+        self.low = images >= 8 and diversity < 0.5 if shuffled is None else shuffled < 0.5
         if math.isfinite(diversity):
             self.seen = [*self.seen, diversity][-3:]
         mean = sum(self.seen) / max(1, len(self.seen))

@@ -29,6 +29,8 @@ ENOUGH = 200
 """Images, of all classes together, with which a batch needs no memory."""
 ENOUGH_RANDOM = 32
 """The same where labels come in random order: more of the memory made short domains worse."""
+SMALL = 8
+"""Fewest images whose classes say whether a batch holds few."""
 MEMORY = 1000
 """Images over which the memory forgets (by a factor e)."""
 CAUTIOUS = 0.1
@@ -111,7 +113,12 @@ class ClassStatistics:
 
     @torch.no_grad()
     def infer(
-        self, forward: Callable[[], Tensor], label: Callable[[Tensor], tuple[Tensor, Tensor]], images: int
+        self,
+        forward: Callable[[], Tensor],
+        label: Callable[[Tensor], tuple[Tensor, Tensor]],
+        images: int,
+        *,
+        begins: bool = False,
     ) -> Look:
         """Look at a batch; the memory stays as it is, see `Look.memory`.
 
@@ -120,6 +127,7 @@ class ClassStatistics:
             label: Gives, for log-probabilities of the network, those with the label prior, and the probability that the
                 stream's labels come in random order.
             images: The size of the batch.
+            begins: Whether the stream has just begun; labels of a batch of few classes do not seem shuffled then.
         """
         if self.known is None:
             with _Known() as source:
@@ -132,11 +140,13 @@ class ClassStatistics:
         rows = first.rows(images)
         before = who.new_zeros(who.shape[1], rows.shape[1]) if self.memory is None else self.memory
         memory = before * _keep(before, who.T @ rows, first.features)
+        diversity = class_diversity(who.mean(0), images)
+        if begins and images >= SMALL:  # nothing else is known, and the first class must not be taken for the domain
+            mixed = mixed * (2 * diversity).clamp_max(1)
         per_image, by_class, share = _weights(who, memory[:, 0], mixed)
         pool = _Pool(per_image, share, by_class @ memory, self.known)
         with pool:
             logits = forward()
-        diversity = class_diversity(who.mean(0), images)
         new = math.exp(-images / MEMORY) * memory + who.T @ pool.rows(images)
         sound = log_probs.isfinite().all() & new.isfinite().all()  # a broken batch is not remembered
         memory = torch.where(sound, new, before)
