@@ -92,6 +92,25 @@ def test_images_of_one_class_have_the_statistics_of_the_source(net) -> None:
     assert torch.allclose(look.logits, net(images), atol=0.05)
 
 
+def test_a_batch_of_one_class_has_its_share_in_early_layers_and_none_in_the_last(net) -> None:
+    first, last = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+    deep = nn.Sequential(first, nn.Conv2d(4, 4, 1), last, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    freeze_statistics(deep)
+    images = colours(24, one=True, brighter=0.3)
+    statistics = ClassStatistics()
+    look = statistics.infer(lambda: torch.eye(4)[0].repeat(24, 1) * 9 + 0 * deep(images), clumped, len(images))
+
+    def used(layer: int, inputs: Tensor) -> Tensor:
+        scale, offset = look.correction[layer]
+        deviation = (inputs.var((0, 2, 3), correction=0) + 1e-5).sqrt() / scale
+        return inputs.mean((0, 2, 3)) - offset * deviation
+
+    assert torch.allclose(used(0, images), images.mean((0, 2, 3)) * 24 / 32, atol=1e-4)  # the source's mean is 0
+    with torch.no_grad(), Corrected(look.correction):
+        inputs = deep[1](first(images))
+    assert used(1, inputs).abs().max() < 0.02
+
+
 def test_one_image_alone_is_answered_with_finite_numbers_near_the_sources(net) -> None:
     image = colours(1)
     look = look_at(ClassStatistics(), net, image)

@@ -64,7 +64,8 @@ class Look:
         logits: What the source network says with the inferred statistics, (batch, classes).
         diversity: How many classes it holds, as a share of those in random order, 0 to 1. A scalar on the device.
         mixed: The probability that the stream's labels come in random order. A scalar on the device.
-        share: The share of batch and memory in the statistics; the rest is the source's. A scalar on the device.
+        share: The share of batch and memory in the last layer's statistics; the rest is the source's. A scalar on the
+            device.
         correction: What other networks do after they normalised the batch by its own statistics.
         memory: The memory with this batch in it.
     """
@@ -88,11 +89,19 @@ class ClassStatistics:
     .. math:: \mu = (1-s)\mu_S + s\,\frac{\sum_c S_c / (N_c + T)}{\sum_c \omega_c}, \qquad
         \omega_c = \frac{N_c}{N_c + T}
 
-    and likewise for second moments. The share is :math:`s = D n / (n + 8)`, with the diversity D of :math:`\omega`, the
-    number of classes as a share of those in random order, and the effective number n of images. All classes: the
-    statistics of the batch. One class: those of the source. As far as labels come in random order, which the label
-    prior tells, each image counts alike instead, and D is 1: which classes a network finds there says more about the
-    network than about the batch.
+    and likewise for second moments. In the last layer the share is :math:`s = D n / (n + 8)`, with the diversity D of
+    :math:`\omega`, the number of classes as a share of those in random order, and the effective number n of images. All
+    classes: the statistics of the batch. One class: those of the source. As far as labels come in random order, which
+    the label prior tells, each image counts alike instead, and D is 1: which classes a network finds there says more
+    about the network than about the batch.
+
+    Early layers see style and late ones classes, so the share rises from layer L to the first one, in both passes, to
+    what a batch of B images in random order has:
+
+    .. math:: s_l = s + \frac{L - l}{L - 1} \left(\frac{B}{B + 8} - s\right)_+
+
+    Without it a batch of few classes from a strongly shifted domain, a camera at night, looks to the first pass like
+    one class whatever it holds, and confirms itself.
 
     The memory is scaled by :math:`e^{-(3z)^2}` first, where z is the shift of the images' statistics in the first
     layer between memory and batch, class by class, in units of the variance between images of a class, less what
@@ -104,7 +113,8 @@ class ClassStatistics:
     Attributes:
         memory: Sums over images, (groups of classes, columns): number, first and second moments of all channels, and
             the first layer's features with their squares. None at the start.
-        known: First and second moments of all channels in the source, (2, channels). None at the start.
+        known: Of all channels, first and second moments in the source, and how early their layer is, from 1, the first,
+            to 0, the last; (3, channels). None at the start.
     """
 
     def __init__(self) -> None:
@@ -132,7 +142,7 @@ class ClassStatistics:
         if self.known is None:
             with _Known() as source:
                 forward()
-            self.known = source.moments()
+            self.known = source.known()
         first = self._first_pool(self.known, images)
         with first:
             log_probs, mixed = label(forward().log_softmax(-1))
@@ -285,24 +295,31 @@ class _Known(_BatchNormMode):
         self._found.append(torch.stack([known_mean, known_variance + known_mean.square()]))
         return F.batch_norm(x, known_mean, known_variance, weight, bias, False, 0.0, eps)
 
-    def moments(self) -> Tensor:
-        """First and second moments of all channels, (2, channels)."""
-        return torch.cat(self._found, 1) if self._found else torch.empty(2, 0)
+    def known(self) -> Tensor:
+        """See `ClassStatistics.known`."""
+        last = len(self._found) - 1
+        rows = [
+            torch.cat([moments, torch.full_like(moments[:1], (last - layer) / last if last else 0.0)])
+            for layer, moments in enumerate(self._found)
+        ]
+        return torch.cat(rows, 1) if rows else torch.empty(3, 0)
 
 
 class _Pool(_BatchNormMode):
     """A pass with the statistics of a pool: images and memory by their weights, and the source for the rest.
 
     The moments of the pool are the sum of its parts'; those that do not depend on the batch are added up beforehand.
+    ``share`` is that of images and memory in the last layer; that of earlier ones is larger, see `ClassStatistics`.
     """
 
     def __init__(self, per_image: Tensor, share: Tensor, remembered: Tensor | None, known: Tensor) -> None:
         super().__init__()
-        self._weights, rest = share * per_image, (1 - share) * known
-        channels = known.shape[1]
+        images, channels = len(per_image), known.shape[1]
+        shares = share + known[2] * (images / (images + PRIOR_IMAGES) - share).clamp_min(0)
+        rest = (1 - shares) * known[:2]
         if remembered is not None:
-            rest = rest + share * remembered[1 : 1 + 2 * channels].view(2, channels)
-        self._rest, self._used = rest, 0
+            rest = rest + shares * remembered[1 : 1 + 2 * channels].view(2, channels)
+        self._weights, self._shares, self._rest, self._used = per_image, shares, rest, 0
         self._moments: list[tuple[Tensor, Tensor]] = []
         self._pooled: list[tuple[Tensor, Tensor]] = []
         self._eps: list[float] = []
@@ -314,7 +331,8 @@ class _Pool(_BatchNormMode):
         with torch.autocast(x.device.type, enabled=False):
             moments = _moments(x, known_mean.dtype)
             rest = self._rest[:, self._used : self._used + len(known_mean)]
-            mean, second = (torch.addmv(r, m.T, self._weights) for r, m in zip(rest, moments, strict=True))
+            weights = self._shares[self._used] * self._weights
+            mean, second = (torch.addmv(r, m.T, weights) for r, m in zip(rest, moments, strict=True))
             variance = torch.addcmul(second, mean, mean, value=-1).clamp_min_(0)
         if self._first is None:
             deviation = known_variance.clamp_min(1e-12).sqrt()
