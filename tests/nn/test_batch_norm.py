@@ -17,7 +17,7 @@ from vcotta.nn.batch_norm import (
     reestimate_statistics,
     use_batch_statistics,
 )
-from vcotta.nn.class_statistics import Corrected
+from vcotta.nn.pooled_statistics import Corrected
 
 
 def test_frozen_statistics_never_move_and_both_kinds_can_be_used() -> None:

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from vcotta.nn.batch_norm import freeze_statistics, use_batch_statistics
-from vcotta.nn.class_statistics import GROUPS, ClassStatistics, Corrected, Look, class_diversity, expected_entropy
+from vcotta.nn.class_statistics import (
+    GROUPS,
+    ClassStatistics,
+    Look,
+    class_diversity,
+    expected_entropy,
+    share_in_random_order,
+)
+from vcotta.nn.pooled_statistics import Corrected
 
 
 def colours(count: int, *, one: bool = False, brighter: float = 0.0, seed: int = 0) -> Tensor:
@@ -82,7 +90,7 @@ def test_in_random_order_the_share_is_the_batchs_though_it_seems_to_hold_one_cla
     mixed = ClassStatistics().infer(lambda: net(images), shuffled, len(images))
     assert clump.diversity < 0.01
     assert clump.share < 0.01
-    assert mixed.share == pytest.approx(200 / 208)
+    assert mixed.share == pytest.approx(share_in_random_order(200))
 
 
 def test_images_of_one_class_have_the_statistics_of_the_source(net) -> None:
@@ -105,7 +113,8 @@ def test_a_batch_of_one_class_has_its_share_in_early_layers_and_none_in_the_last
         deviation = (inputs.var((0, 2, 3), correction=0) + 1e-5).sqrt() / scale
         return inputs.mean((0, 2, 3)) - offset * deviation
 
-    assert torch.allclose(used(0, images), images.mean((0, 2, 3)) * 24 / 32, atol=1e-4)  # the source's mean is 0
+    style = images.mean((0, 2, 3)) * share_in_random_order(24)  # the source's mean is 0
+    assert torch.allclose(used(0, images), style, atol=1e-4)
     with torch.no_grad(), Corrected(look.correction):
         inputs = deep[1](first(images))
     assert used(1, inputs).abs().max() < 0.02

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from vcotta.methods.guard import Watch
 from vcotta.methods.parts.layers import catch_features
 from vcotta.nn.batch_norm import keep_views_apart, use_batch_statistics
-from vcotta.nn.class_statistics import Corrected, Look
+from vcotta.nn.class_statistics import Look
 from vcotta.nn.optim import OptimizerName, make_optimizer
+from vcotta.nn.pooled_statistics import Corrected
 from vcotta.nn.runtime import Runtime
 from vcotta.nn.sharing import current
 

@@ -16,19 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
-from vcotta.nn.batch_norm import Correction, normalise
-from vcotta.nn.sharing import current
+from vcotta.nn.batch_norm import Correction
+from vcotta.nn.pooled_statistics import Known, Pool
 
-__all__ = ["ClassStatistics", "Corrected", "Look", "class_diversity", "expected_entropy"]
+__all__ = ["ClassStatistics", "Look", "class_diversity", "expected_entropy", "share_in_random_order"]
 
 PRIOR_IMAGES = 8
-"""Images that the source's statistics count as."""
+"""Images that the source's statistics count as, see `share_in_random_order`."""
 ENOUGH = 200
 """Images, of all classes together, with which a batch needs no memory."""
 ENOUGH_RANDOM = 32
-"""The same where labels come in random order: more of the memory made short domains worse."""
+"""The same where labels come in random order: more of the memory made short domains worse. Beside more images the
+source's statistics soon count for nothing."""
 SMALL = 8
 """Fewest images whose classes say whether a batch holds few."""
 MEMORY = 1000
@@ -92,13 +92,13 @@ class ClassStatistics:
     and likewise for second moments. In the last layer the share is :math:`s = D n / (n + 8)`, with the diversity D of
     :math:`\omega`, the number of classes as a share of those in random order, and the effective number n of images. All
     classes: the statistics of the batch. One class: those of the source. As far as labels come in random order, which
-    the label prior tells, each image counts alike instead, and D is 1: which classes a network finds there says more
-    about the network than about the batch.
+    the label prior tells, each image counts alike instead, and the share is that of `share_in_random_order`: which
+    classes a network finds there says more about the network than about the batch.
 
     Early layers see style and late ones classes, so the share rises from layer L to the first one, in both passes, to
-    what a batch of B images in random order has:
+    :math:`s_B`, the share of a batch of B images in random order (`share_in_random_order`):
 
-    .. math:: s_l = s + \frac{L - l}{L - 1} \left(\frac{B}{B + 8} - s\right)_+
+    .. math:: s_l = s + \frac{L - l}{L - 1} \left(s_B - s\right)_+
 
     Without it a batch of few classes from a strongly shifted domain, a camera at night, looks to the first pass like
     one class whatever it holds, and confirms itself.
@@ -140,7 +140,7 @@ class ClassStatistics:
             begins: Whether the stream has just begun; labels of a batch of few classes do not seem shuffled then.
         """
         if self.known is None:
-            with _Known() as source:
+            with Known() as source:
                 forward()
             self.known = source.known()
         first = self._first_pool(self.known, images)
@@ -154,7 +154,7 @@ class ClassStatistics:
         if begins and images >= SMALL:  # nothing else is known, and the first class must not be taken for the domain
             mixed = mixed * (2 * diversity).clamp_max(1)
         per_image, by_class, share = _weights(who, memory[:, 0], mixed)
-        pool = _Pool(per_image, share, by_class @ memory, self.known)
+        pool = Pool(per_image, self._shares(share, images), by_class @ memory, self.known)
         with pool:
             logits = forward()
         new = math.exp(-images / MEMORY) * memory + who.T @ pool.rows(images)
@@ -162,11 +162,13 @@ class ClassStatistics:
         memory = torch.where(sound, new, before)
         return Look(log_probs, logits, diversity, mixed, share, pool.correction(), memory)
 
-    def _first_pool(self, known: Tensor, images: int) -> _Pool:
+    def _first_pool(self, known: Tensor, images: int) -> Pool:
         """The batch with a cautious share, and the memory for the rest as far as its classes are balanced."""
-        most = min(CAUTIOUS, images / (images + PRIOR_IMAGES))
+        most = min(CAUTIOUS, share_in_random_order(images))
         if self.memory is None:
-            return _Pool(known.new_full((images,), 1 / images), known.new_tensor(most), None, known)
+            return Pool(
+                known.new_full((images,), 1 / images), self._shares(known.new_tensor(most), images), None, known
+            )
         counts = self.memory[:, 0]
         enough = max(images, ENOUGH)
         weight = counts / (counts + enough / len(counts))
@@ -175,7 +177,13 @@ class ClassStatistics:
         trust = (1 - most) * class_diversity(weight / total, enough) * seen / (seen + PRIOR_IMAGES)
         share = most + trust
         each = trust / share / (counts + enough / len(counts)) / total
-        return _Pool((most / share / images).expand(images), share, each @ self.memory, known)
+        return Pool((most / share / images).expand(images), self._shares(share, images), each @ self.memory, known)
+
+    def _shares(self, last: Tensor, images: int) -> Tensor:
+        """The share of images and memory for each channel, given that in the last layer."""
+        assert self.known is not None
+        shares: Tensor = last + self.known[2] * (share_in_random_order(images) - last).clamp_min(0)
+        return shares
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything a resumed stream needs."""
@@ -214,6 +222,21 @@ def class_diversity(shares: Tensor, images: int) -> Tensor:
     return (torch.expm1(entropy) / max(math.expm1(expected_entropy(images, len(shares))), 1e-9)).clamp(0, 1)
 
 
+def share_in_random_order(images: Any) -> Any:
+    r"""Share of so many images, a number or a tensor, in the statistics where labels come in random order.
+
+    :math:`s_B = B / (B + 8 \min(1, (32 / B)^2))`: the source's statistics count as eight images, and as fewer where
+    there are more than 32, so that large batches have their own statistics, as published methods do.
+
+    Example:
+        >>> [round(share_in_random_order(images), 3) for images in (1, 8, 32, 64, 200)]
+        [0.111, 0.5, 0.8, 0.97, 0.999]
+    """
+    prior = PRIOR_IMAGES * ENOUGH_RANDOM**2 / images**2
+    prior = prior.clamp_max(PRIOR_IMAGES) if isinstance(prior, Tensor) else min(PRIOR_IMAGES, prior)
+    return images / (images + prior)
+
+
 def _weights(who: Tensor, remembered: Tensor, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Weights of the batch's images and of the memory's classes, which sum to 1, and their share beside the source."""
     images, classes = who.shape
@@ -232,7 +255,7 @@ def _weights(who: Tensor, remembered: Tensor, mixed: Tensor) -> tuple[Tensor, Te
     all_images = images + lacking.sum()
     alike = (1 / all_images).expand(images)
     from_memory = lacking / remembered.clamp_min(1e-6) / all_images
-    most = all_images / (all_images + PRIOR_IMAGES)
+    most = share_in_random_order(all_images)
     return (who @ each).lerp(alike, mixed), (used * each).lerp(from_memory, mixed), share.lerp(most, mixed)
 
 
@@ -253,170 +276,3 @@ def _keep(memory: Tensor, batch: Tensor, features: int) -> Tensor:
     beyond = (shift.mean() - 3 * chance).clamp_min(0)
     kept, comparable = torch.exp(-(CHANGE * beyond).square()), (both.sum() > 0.3).to(beyond.dtype)
     return comparable * kept + (1 - comparable)
-
-
-class _BatchNormMode(TorchFunctionMode):
-    """Replaces ``F.batch_norm``, in which every kind of BatchNorm ends, where the source's statistics are known."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.replace(*args, **(kwargs or {})) if func is F.batch_norm else func(*args, **(kwargs or {}))
-
-    def replace(
-        self,
-        x: Tensor,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Tensor:
-        if training or running_mean is None or running_var is None:
-            return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-        return self.normalised(x, running_mean, running_var, weight, bias, eps)
-
-    def normalised(
-        self, x: Tensor, known_mean: Tensor, known_variance: Tensor, weight: Any, bias: Any, eps: float
-    ) -> Tensor:
-        raise NotImplementedError
-
-
-class _Known(_BatchNormMode):
-    """A pass with the source's statistics that collects them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._found: list[Tensor] = []
-
-    def normalised(
-        self, x: Tensor, known_mean: Tensor, known_variance: Tensor, weight: Any, bias: Any, eps: float
-    ) -> Tensor:
-        self._found.append(torch.stack([known_mean, known_variance + known_mean.square()]))
-        return F.batch_norm(x, known_mean, known_variance, weight, bias, False, 0.0, eps)
-
-    def known(self) -> Tensor:
-        """See `ClassStatistics.known`."""
-        last = len(self._found) - 1
-        rows = [
-            torch.cat([moments, torch.full_like(moments[:1], (last - layer) / last if last else 0.0)])
-            for layer, moments in enumerate(self._found)
-        ]
-        return torch.cat(rows, 1) if rows else torch.empty(3, 0)
-
-
-class _Pool(_BatchNormMode):
-    """A pass with the statistics of a pool: images and memory by their weights, and the source for the rest.
-
-    The moments of the pool are the sum of its parts'; those that do not depend on the batch are added up beforehand.
-    ``share`` is that of images and memory in the last layer; that of earlier ones is larger, see `ClassStatistics`.
-    """
-
-    def __init__(self, per_image: Tensor, share: Tensor, remembered: Tensor | None, known: Tensor) -> None:
-        super().__init__()
-        images, channels = len(per_image), known.shape[1]
-        shares = share + known[2] * (images / (images + PRIOR_IMAGES) - share).clamp_min(0)
-        rest = (1 - shares) * known[:2]
-        if remembered is not None:
-            rest = rest + shares * remembered[1 : 1 + 2 * channels].view(2, channels)
-        self._weights, self._shares, self._rest, self._used = per_image, shares, rest, 0
-        self._moments: list[tuple[Tensor, Tensor]] = []
-        self._pooled: list[tuple[Tensor, Tensor]] = []
-        self._eps: list[float] = []
-        self._first: Tensor | None = None
-
-    def normalised(
-        self, x: Tensor, known_mean: Tensor, known_variance: Tensor, weight: Any, bias: Any, eps: float
-    ) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            moments = _moments(x, known_mean.dtype)
-            rest = self._rest[:, self._used : self._used + len(known_mean)]
-            weights = self._shares[self._used] * self._weights
-            mean, second = (torch.addmv(r, m.T, weights) for r, m in zip(rest, moments, strict=True))
-            variance = torch.addcmul(second, mean, mean, value=-1).clamp_min_(0)
-        if self._first is None:
-            deviation = known_variance.clamp_min(1e-12).sqrt()
-            shift = (moments[0] - known_mean) / deviation
-            square = (moments[1] - 2 * known_mean * moments[0] + known_mean.square()) / deviation.square()
-            self._first = torch.cat([shift, square.clamp_min(1e-4).log()], 1)
-        self._used += len(known_mean)
-        self._moments.append(moments)
-        self._pooled.append((mean, variance))
-        self._eps.append(eps)
-        return F.batch_norm(x, mean, variance, weight, bias, False, 0.0, eps)
-
-    @property
-    def features(self) -> int:
-        """The number of features of the first layer."""
-        return 0 if self._first is None else self._first.shape[1]
-
-    def rows(self, images: int) -> Tensor:
-        """For each image what the memory adds up."""
-        if self._first is None:
-            return self._weights.new_ones(images, 1)
-        first, second = (torch.cat(parts, 1) for parts in zip(*self._moments, strict=True))
-        return torch.cat([first.new_ones(images, 1), first, second, self._first, self._first.square()], 1)
-
-    def correction(self) -> Correction:
-        """What turns activations normalised by the batch's statistics into those of this pass."""
-        if not self._pooled:
-            return []
-        sizes = [len(mean) for mean, _ in self._pooled]
-        first, second = (torch.cat(parts, 1).mean(0) for parts in zip(*self._moments, strict=True))
-        mean, variance = (torch.cat(parts) for parts in zip(*self._pooled, strict=True))
-        eps = _repeated(tuple(self._eps), tuple(sizes), mean.device, mean.dtype)
-        deviation = (variance + eps).sqrt()
-        own = (torch.addcmul(second, first, first, value=-1).clamp_min(0) + eps).sqrt()
-        return list(zip((own / deviation).split(sizes), ((first - mean) / deviation).split(sizes), strict=True))
-
-
-@lru_cache(maxsize=16)
-def _repeated(values: tuple[float, ...], times: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Each value so many times, kept on the device: a copy in every step would make the host wait."""
-    with torch.inference_mode(False):
-        return torch.tensor(values).repeat_interleave(torch.tensor(times)).to(device, dtype)
-
-
-class Corrected(_BatchNormMode):
-    """Inside the block a network normalises a batch by its own statistics, and then corrects them.
-
-    Gradients pass through the batch's statistics as usual. A layer that sees one value per channel, which has no
-    variance, uses the source's statistics.
-    """
-
-    def __init__(self, correction: Correction) -> None:
-        super().__init__()
-        self.correction, self._layer = correction, 0
-
-    def normalised(
-        self, x: Tensor, known_mean: Tensor, known_variance: Tensor, weight: Any, bias: Any, eps: float
-    ) -> Tensor:
-        """Normalise by the batch, and correct."""
-        scale, offset = self.correction[self._layer]
-        self._layer += 1
-        sharing = current()
-        if sharing.whole_length(x) * x[0, 0].numel() == 1:
-            return F.batch_norm(x, known_mean, known_variance, weight, bias, False, 0.0, eps)
-        if weight is not None:
-            scale, offset = scale * weight, offset * weight
-        offset = offset if bias is None else offset + bias
-        if not sharing.is_shared:
-            return F.batch_norm(x, None, None, scale, offset, True, 0.0, eps)
-        precise = x.to(torch.promote_types(x.dtype, scale.dtype))
-        variance, mean = sharing.var_mean(precise, [0, *range(2, x.ndim)], correction=0)
-        return normalise(x, mean, variance, scale, offset, eps)
-
-
-def _moments(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Mean and mean square of each image's channels, (batch, channels) each, of the whole batch."""
-    dtype = torch.promote_types(x.dtype, dtype)
-    if x.ndim == 2:
-        first, second = x.to(dtype), x.to(dtype).square()
-    else:
-        dims = list(range(2, x.ndim))
-        first = x.mean(dims, dtype=dtype)
-        second = torch.linalg.vector_norm(x, dim=dims, dtype=dtype).square_() / x[0, 0].numel()
-    if not current().is_shared:
-        return first, second
-    whole = current().whole_batch(torch.stack([first, second], 1))
-    return whole[:, 0], whole[:, 1]
