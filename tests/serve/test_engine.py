@@ -13,7 +13,8 @@ from torch import Tensor
 from vcotta import build_adapter, to_variational
 from vcotta.models import build_network
 from vcotta.serve import Bundle, Preprocess, make_bundle
-from vcotta.serve.engine import Engine, StateLostError, StateStore
+from vcotta.serve.engine import Engine, StateLostError
+from vcotta.serve.state_store import StateStore
 
 from .conftest import NAMES, same_state, small_bundle
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vcotta.serve import engine
+from vcotta.serve import state_store
 from vcotta.serve.bundle import load_bundle, save_bundle
 from vcotta.serve.engine import Engine
 from vcotta.serve.requests import Limits, RefusedError
@@ -298,12 +298,12 @@ def test_the_service_continues_if_checkpoints_cannot_be_written(bundle, tmp_path
         raise error
 
     with Service(bundle, state=tmp_path / "state", checkpoint_seconds=0.0) as service:
-        real = engine.save_checkpoint
-        monkeypatch.setattr(engine, "save_checkpoint", full)
+        real = state_store.save_checkpoint
+        monkeypatch.setattr(state_store, "save_checkpoint", full)
         assert [service.predict(images(6)).result(10).step for _ in range(3)] == [1, 2, 3]
         assert service.metrics.total("checkpoint_failures") >= 2
         assert not service.engine.saved
-        monkeypatch.setattr(engine, "save_checkpoint", real)
+        monkeypatch.setattr(state_store, "save_checkpoint", real)
     assert service.engine.saved
     assert [path.name for path in Path(tmp_path / "state" / "checkpoints").iterdir()] == ["3.safetensors"]
 

@@ -10,20 +10,17 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Query, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.security import HTTPBearer
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vcotta._version import __version__
 from vcotta.report.html import render
 from vcotta.serve.auth import Auth
-from vcotta.serve.logs import log_event, request_id, safe_path
-from vcotta.serve.metrics import Metrics
+from vcotta.serve.jobs import Served
+from vcotta.serve.observed import Observed, handle_errors
 from vcotta.serve.requests import FORM, NPY, RefusedError, discard, read_images
 from vcotta.serve.schemas import Health, PredictResponse, Problem, ResetResponse, State
-from vcotta.serve.service import Served, Service
+from vcotta.serve.service import Service
 
 __all__ = ["create_app"]
 
@@ -62,19 +59,6 @@ _PROBLEMS = {
     500: "The adapter failed on these images. Its state is as it was before.",
     503: "The server is stopping, or a failed step could not be undone.",
 }
-_PARAMETERS = {  # what each parameter must be, for error messages
-    "adapt": "true or false",
-    "coverage": "a number above 0 and at most 1",
-    "probabilities": "true or false",
-    "since": "a whole number, at least 0 and less than 2**53",
-}
-_HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"content-security-policy", b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
-]
-
 _bearer = Depends(HTTPBearer(auto_error=False, description="The token, for requests that change the state."))
 
 
@@ -91,10 +75,7 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
     app.state.service, app.state.auth, app.state.token_needed = service, Auth(token), token is not None
     app.state.decoders = ThreadPoolExecutor(2, thread_name_prefix="vcotta-decode")
     app.state.open_requests = 0
-    app.add_exception_handler(RefusedError, _refused)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _no_such_route)
-    app.add_exception_handler(Exception, _failed)
+    handle_errors(app)
     app.add_api_route("/", _status, include_in_schema=False, response_class=HTMLResponse)
     app.add_api_route("/docs", _docs, include_in_schema=False, response_class=HTMLResponse)
     app.add_api_route("/healthz", _health, response_model=Health, responses=_problems(503), summary="Health")
@@ -127,7 +108,7 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
         dependencies=[_bearer],
         summary="Return to the start",
     )
-    app.add_middleware(_Observed, metrics=service.metrics, routes={route.path for route in app.routes})  # type: ignore[attr-defined]
+    app.add_middleware(Observed, metrics=service.metrics, routes={route.path for route in app.routes})  # type: ignore[attr-defined]
     return app
 
 
@@ -281,78 +262,3 @@ def _as_json(served: Served, names: tuple[str, ...], probabilities: bool) -> dic
             "adapted": answer.adapted,
         },
     }
-
-
-# Errors, always as {"detail": text}.
-
-
-async def _refused(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RefusedError)
-    return JSONResponse({"detail": error.detail}, error.status, error.headers)
-
-
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    name, given = str(first["loc"][-1]), str(first["input"])[:80]
-    await discard(request, request.app.state.service.limits)
-    return JSONResponse({"detail": f"Expected `{name}` to be {_PARAMETERS[name]}, but got {given!r}."}, 422)
-
-
-async def _no_such_route(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    detail, path = str(error.detail), request.url.path[:80]
-    if error.status_code == 404:
-        known = ", ".join(route.path for route in request.app.routes)
-        detail = f"Expected one of the paths {known}, but got {path!r}. See /docs."
-    elif error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
-        detail = f"Expected {allowed} for {path}, but got {request.method[:20]}. See /docs."
-    return JSONResponse({"detail": detail}, error.status_code, error.headers)
-
-
-async def _failed(request: Request, _: Exception) -> JSONResponse:
-    """Answer an error that nothing foresaw, which uvicorn logs; starlette sends this past `_Observed`."""
-    headers = {name.decode(): value.decode() for name, value in _HEADERS}
-    headers["x-request-id"] = request.state.request_id
-    return JSONResponse({"detail": "The server failed; see its log."}, 500, headers)
-
-
-class _Observed:
-    """Counts and logs every request, and adds the common headers and the request's id to every answer."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics, routes: set[str]) -> None:
-        self.app, self.metrics, self.routes = app, metrics, routes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        started, status = time.monotonic(), 500
-        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
-        state = scope.setdefault("state", {})  # which `Request.state` shows
-        state |= {"request_id": request_id(given), "images": 0}
-        headers = [*_HEADERS, (b"x-request-id", state["request_id"].encode())]
-
-        async def observed(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", []), *headers]
-            await send(message)
-
-        try:
-            await self.app(scope, receive, observed)
-        finally:
-            path = scope["path"] if scope["path"] in self.routes else "other"
-            seconds = time.monotonic() - started
-            self.metrics.add_request(path, status, seconds)
-            log_event(
-                "request",
-                id=state["request_id"],
-                method=scope["method"][:20],
-                path=safe_path(scope["path"]),
-                status=status,
-                images=state["images"],
-                ms=round(1000 * seconds, 1),
-            )

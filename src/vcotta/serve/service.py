@@ -12,12 +12,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,44 +26,16 @@ from vcotta._version import __version__
 from vcotta.nn.runtime import Runtime
 from vcotta.serve.bundle import Bundle
 from vcotta.serve.diversity import DiversityEvent
-from vcotta.serve.engine import Answer, Engine, StateLostError, StateStore
+from vcotta.serve.engine import Answer, Engine, StateLostError
+from vcotta.serve.jobs import Job, Served, replies, stopping
 from vcotta.serve.logs import log_event, log_message
 from vcotta.serve.metrics import Metrics
 from vcotta.serve.requests import Limits, RefusedError
+from vcotta.serve.state_store import StateStore
 
-__all__ = ["Served", "Service"]
+__all__ = ["Service"]
 
 _log = logging.getLogger("vcotta.serve")
-
-
-@dataclass(frozen=True)
-class Served:
-    """The predictions for a request's images, and the batch they were part of; see `vcotta.serve.schemas.BatchInfo`.
-
-    ``body`` is what the request's ``render`` made of it.
-    """
-
-    answer: Answer
-    step: int
-    changes: int
-    batch_images: int
-    batch_requests: int
-    offset: int
-    body: bytes = b""
-
-
-@dataclass
-class _Job:
-    kind: Literal["adapt", "predict", "reset"]
-    images: Tensor
-    coverage: float | None = None
-    request: str = ""
-    render: Callable[[Served], bytes] | None = None
-    accepted: float = field(default_factory=time.monotonic)
-    future: Future[Served] = field(default_factory=Future)
-
-    def __len__(self) -> int:
-        return len(self.images)
 
 
 class Service:
@@ -121,7 +92,7 @@ class Service:
             }
         )
         self.waiting = 0
-        self._queue: deque[_Job] = deque()
+        self._queue: deque[Job] = deque()
         self._ready = threading.Condition()
         self._stopping = False
         self._worker = threading.Thread(target=self._work, name="vcotta-adapter", daemon=True)
@@ -168,21 +139,21 @@ class Service:
         Raises:
             RefusedError: 429 if too many images are waiting, 503 if the server is stopping.
         """
-        return self._submit(_Job("adapt" if adapt else "predict", images, coverage, request, render))
+        return self._submit(Job("adapt" if adapt else "predict", images, coverage, request, render))
 
     def reset(self) -> Future[Served]:
         """Queue a return to the start, behind the waiting requests; errors as for `predict`."""
-        return self._submit(_Job("reset", torch.empty(0)))
+        return self._submit(Job("reset", torch.empty(0)))
 
     @property
     def alive(self) -> bool:
         """Whether the worker is running and not about to stop."""
         return self._worker.is_alive() and not self._stopping
 
-    def _submit(self, job: _Job) -> Future[Served]:
+    def _submit(self, job: Job) -> Future[Served]:
         with self._ready:
             if not self.alive:
-                raise _stopping()
+                raise stopping()
             most = self.limits.queue
             if self.waiting + len(job) > most or len(self._queue) >= most:  # a reset has no images
                 detail = (
@@ -201,7 +172,7 @@ class Service:
         with self._ready:
             self._stopping = True
             while self._queue:
-                self._take().future.set_exception(_stopping())
+                self._take().future.set_exception(stopping())
             self._ready.notify()
 
     # Called by the worker only.
@@ -226,7 +197,7 @@ class Service:
             if (due := self.engine.due()) is not None and due <= 0:
                 self.engine.save()
 
-    def _next_batch(self) -> list[_Job] | None:
+    def _next_batch(self) -> list[Job] | None:
         """Wait for the jobs of the next batch; an empty list if a checkpoint is due first, None at the end."""
         with self._ready:
             if not self._queue and not self._stopping:
@@ -243,12 +214,12 @@ class Service:
                     break
             return jobs
 
-    def _take(self) -> _Job:
+    def _take(self) -> Job:
         job = self._queue.popleft()
         self.waiting -= len(job)
         return job
 
-    def _wants_more(self, jobs: Sequence[_Job]) -> bool:
+    def _wants_more(self, jobs: Sequence[Job]) -> bool:
         """Whether the next job, if there is one, belongs to this batch."""
         images = sum(map(len, jobs))
         if jobs[0].kind != "adapt" or images >= self.pool:
@@ -256,7 +227,7 @@ class Service:
         following = self._queue[0] if self._queue else None
         return following is None or (following.kind == "adapt" and images + len(following) <= self.pool)
 
-    def _serve(self, jobs: list[_Job]) -> None:
+    def _serve(self, jobs: list[Job]) -> None:
         if jobs[0].kind == "reset":
             self.engine.reset()
             self.diversity = DiversityEvent()
@@ -264,19 +235,19 @@ class Service:
             jobs[0].future.set_result(Served(empty, 0, self.engine.changes, 0, 0, 0))
         elif jobs[0].kind == "predict":
             answer = self.engine.predict(jobs[0].images, jobs[0].coverage)
-            (reply,) = _replies(jobs, answer, self.engine.adapter.steps, self.engine.changes)
+            (reply,) = replies(jobs, answer, self.engine.adapter.steps, self.engine.changes)
             jobs[0].future.set_result(reply)
         else:
             self._adapt(jobs)
 
-    def _adapt(self, jobs: list[_Job]) -> None:
+    def _adapt(self, jobs: list[Job]) -> None:
         """Adapt to a pooled batch; if that fails, as if the requests that fail on their own had not been sent."""
         started = time.monotonic()
-        replies: list[Served] = []
+        made: list[Served] = []
 
         def finish(answer: Answer) -> None:  # while the step can be undone: an answer must not fail after it
             steps, changes = self.engine.adapter.steps, self.engine.changes + 1
-            replies.extend(_replies(jobs, answer, steps, changes))
+            made.extend(replies(jobs, answer, steps, changes))
             distance = self.engine.adapter.parameter_distance()
             self.metrics.add_batch(answer, time.monotonic() - started, len(jobs), steps, changes, distance)
 
@@ -293,9 +264,9 @@ class Service:
             else:
                 self._adapt_without_failing(jobs)
             return
-        for job, reply in zip(jobs, replies, strict=True):
+        for job, reply in zip(jobs, made, strict=True):
             job.future.set_result(reply)
-        self._log_events(answer, replies[0], [job.request for job in jobs])
+        self._log_events(answer, made[0], [job.request for job in jobs])
 
     def _log_events(self, answer: Answer, reply: Served, requests: list[str]) -> None:
         """Log what the guard did, and the start and end of low class diversity."""
@@ -312,7 +283,7 @@ class Service:
         for text in () if self.diversity.low else answer.warned:  # the event says it
             log_message(text)
 
-    def _adapt_without_failing(self, jobs: list[_Job]) -> None:
+    def _adapt_without_failing(self, jobs: list[Job]) -> None:
         good = []
         for job in jobs:
             try:
@@ -328,7 +299,7 @@ class Service:
         elif good:
             self._adapt(good)
 
-    def _refuse(self, jobs: Sequence[_Job], error: Exception) -> None:
+    def _refuse(self, jobs: Sequence[Job], error: Exception) -> None:
         lost = isinstance(error, StateLostError)
         detail = str(error) if lost else "The adapter failed on these images. Its state is as it was before."
         for job in jobs:
@@ -336,16 +307,3 @@ class Service:
                 refusal = RefusedError(503 if lost else 500, detail)
                 refusal.__cause__ = error
                 job.future.set_exception(refusal)
-
-
-def _replies(jobs: Sequence[_Job], answer: Answer, steps: int, changes: int) -> Iterator[Served]:
-    """The part of a batch's answer that belongs to each request."""
-    images, offset = sum(map(len, jobs)), 0
-    for job in jobs:
-        reply = Served(answer.part(offset, offset + len(job)), steps, changes, images, len(jobs), offset)
-        yield reply if job.render is None else replace(reply, body=job.render(reply))
-        offset += len(job)
-
-
-def _stopping() -> RefusedError:
-    return RefusedError(503, "The server is stopping. Try again when it is back.", Retry_After="5")
