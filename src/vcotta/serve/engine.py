@@ -13,15 +13,17 @@ import math
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vcotta.methods import Adapter, build_adapter
+from vcotta.methods import Adapter
 from vcotta.methods.guard import DiversityWarning
-from vcotta.nn.runtime import Runtime
-from vcotta.serve.bundle import Bundle
+from vcotta.methods.io import save
+from vcotta.methods.state import state_bytes
+from vcotta.serve.adapters import Adapters
 from vcotta.serve.logs import hold_warnings
 from vcotta.serve.state_store import StateStore
 
@@ -31,6 +33,11 @@ _log = logging.getLogger("vcotta.serve")
 _LOST = (
     "A step failed and could not be undone (see the server's log), so the model's state is unknown. "
     "Reset the model with POST /v1/reset, or restart the server to continue from its latest checkpoint."
+)
+
+_UNREADABLE = (
+    "The state of this stream cannot be read from the disk (see the server's log). Restore its folder and restart the "
+    "server, or begin anew: reset the stream."
 )
 
 
@@ -67,60 +74,87 @@ class Answer:
 
 
 class Engine:
-    """An adapter whose failed steps are undone.
+    """An adapter whose failed steps are undone, and whose state can be put to disk while nobody needs it.
 
     Args:
-        bundle: The bundle to serve.
-        runtime: Device and precision.
-        trusted: As for `Bundle.build_network`.
-        pool: Batch size to compile for; None for the bundle's.
+        adapters: Builds the adapter.
         store: Where checkpoints are saved; None for a temporary folder.
         journal_batches: Batches the journal may hold, which bounds the time to undo a step.
         journal_bytes: Bytes the journal may hold; None for the size of the network, but at least 256 MiB.
 
     Attributes:
-        adapter: The adapter.
         changes: State version: counts updates and resets, survives restarts.
+        steps: Batches since the start or the latest reset; None while a state on disk was not loaded yet.
+        skipped: Skipped updates among them.
         lost: Why the state cannot be used, None if it can.
     """
 
     def __init__(
         self,
-        bundle: Bundle,
-        runtime: Runtime | None = None,
-        trusted: str | None = None,
-        pool: int | None = None,
+        adapters: Adapters,
         *,
         store: StateStore | None = None,
         journal_batches: int = 256,
         journal_bytes: int | None = None,
     ) -> None:
-        self.adapter: Adapter = build_adapter(
-            bundle.method,
-            bundle.build_network(trusted),
-            guard=bundle.build_guard() or False,
-            seed=bundle.seed,
-            runtime=runtime or Runtime(),
-            **bundle.settings,
-        )
-        self.adapter.compile_for((bundle.batch_size if pool is None else pool, *bundle.preprocess.shape))
-        if bundle.prepared:
-            self.adapter.adopt(bundle.prepared)
-        self.store = StateStore(None, bundle) if store is None else store
-        self.changes = 0
+        self.store = StateStore(None, adapters.bundle) if store is None else store
+        self.changes = self.store.newest()
+        self.steps: int | None = None if self.changes else 0
+        self.skipped = 0
         self.lost: str | None = None
+        self._adapters = adapters
+        self._adapter: Adapter | None = None
+        self._resumed = self._can_undo = False
         self._journal: list[Tensor] = []
         self._journal_batches = journal_batches
-        size = sum(tensor.nbytes for tensor in bundle.weights.values())
-        self._journal_bytes = max(size, 256 * 2**20) if journal_bytes is None else journal_bytes
-        self._can_undo = True
-        outputs = self.try_out(torch.zeros(1, *bundle.preprocess.shape)).probabilities.shape[1]
-        if outputs != len(bundle.class_names):
-            raise ValueError(f"Expected a network with {len(bundle.class_names)} outputs, but it has {outputs}.")
+        self._journal_bytes = max(adapters.source_bytes, 256 * 2**20) if journal_bytes is None else journal_bytes
+        self._state_bytes = 0
 
     def resume(self) -> None:
         """Continue from the newest checkpoint, if there is one; for errors see `StateStore.resume`."""
-        self.changes = self.store.resume(self.adapter)
+        adapter = self._adapters.build()
+        self.changes = self.store.resume(adapter)
+        self._resumed = self._can_undo = True
+        self._hold(adapter)
+
+    @property
+    def adapter(self) -> Adapter:
+        """The adapter, which is loaded from the disk if it is there.
+
+        Raises:
+            StateLostError: If the state on the disk cannot be read.
+        """
+        if self._adapter is None:
+            try:
+                if self._resumed:
+                    adapter = self._adapters.build()
+                    self.store.restore(adapter)
+                    self._hold(adapter)
+                else:
+                    self.resume()
+            except (OSError, ValueError) as error:
+                _log.exception("A state could not be loaded")
+                raise StateLostError(_UNREADABLE) from error
+        assert self._adapter is not None
+        return self._adapter
+
+    @property
+    def awake(self) -> bool:
+        """Whether the adapter is in memory."""
+        return self._adapter is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory: the state, without the source network, and the images of the journal."""
+        return self._state_bytes + sum(batch.nbytes for batch in self._journal)
+
+    def sleep(self) -> bool:
+        """Put the state to disk and free its memory; return whether that succeeded."""
+        if self.lost is None and (self._journal or not self._can_undo) and self.awake and not self.save():
+            return False
+        self._adapter, self._state_bytes = None, 0
+        self._journal.clear()
+        return True
 
     def adapt(self, images: Tensor, finish: Callable[[Answer], object] = lambda _: None) -> Answer:
         """Predict a batch and adapt to it; if the step fails, or ``finish`` with its answer, it is undone.
@@ -128,7 +162,7 @@ class Engine:
         Raises:
             StateLostError: If a failed step, this one or an earlier one, could not be undone.
         """
-        self._check_usable()
+        self._load()
         try:
             answer = self._step(images)
             kept = _compact(images)
@@ -139,6 +173,7 @@ class Engine:
             raise
         self.changes += 1
         self._journal.append(kept)
+        self._count()
         full = len(self._journal) >= self._journal_batches
         if full or sum(batch.nbytes for batch in self._journal) >= self._journal_bytes:
             self._can_undo = self.save()
@@ -147,7 +182,7 @@ class Engine:
 
     def try_out(self, images: Tensor) -> Answer:
         """Take a step and undo it, whether it fails or not; errors as for `adapt`."""
-        self._check_usable()
+        self._load()
         if self._journal or not self._can_undo:
             self.save()  # so that undoing repeats no batch
         try:
@@ -165,18 +200,28 @@ class Engine:
         Raises:
             StateLostError: If an earlier step failed and could not be undone.
         """
-        self._check_usable()
-        seen = self.adapter.predict(images, coverage=coverage)
-        names = ("predictive_entropy", "expected_entropy", "mutual_information", "alpha", "abstain")
-        more = {name: values.cpu() for name in names if (values := getattr(seen, name)) is not None}
-        return _answer(seen.probabilities.log(), {}, **more)
+        return predicted(self._load(), images, coverage)
+
+    def predict_as_source(self, images: Tensor, coverage: float | None = None) -> Answer:
+        """Predict a batch as the source network does; the state is not needed and does not change."""
+        return predicted(self._adapters.source, images, coverage)
+
+    def export(self, path: Path) -> None:
+        """Write the adapter to a file that `vcotta.load` reads; errors as for `predict`."""
+        save(self._load(), path)
 
     def reset(self) -> None:
-        """Return to the adapter's start."""
-        self.adapter.reset()
+        """Return to the adapter's start; a state that cannot be read is replaced."""
+        if self._adapter is None:
+            self.store.begin()
+            self._hold(self._adapters.build())
+        else:
+            self._adapter.reset()
+            self._count()
         self.store.start_anew()
         self._journal.clear()
-        self.changes += 1
+        self.changes = max(self.changes, self.store.newest()) + 1
+        self._resumed = True
         self._can_undo, self.lost = True, None
         if not self.saved:
             self.save()  # or a kill would bring the state from before the reset back
@@ -194,9 +239,23 @@ class Engine:
         """Whether the current state is on disk, or need not be."""
         return self.lost is None and self.store.has(self.changes)
 
+    @property
+    def saved_changes(self) -> int | None:
+        """The state version that a killed process would continue from; None if states need not survive."""
+        return self.store.saved_changes
+
     def due(self) -> float | None:
         """Seconds until a checkpoint is due, None if there is nothing to save."""
         return None if self.lost is not None else self.store.due(self.changes)
+
+    def _hold(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._count()
+
+    def _count(self) -> None:
+        assert self._adapter is not None
+        self.steps, self.skipped = self._adapter.steps, self._adapter.skipped
+        self._state_bytes = state_bytes(self._adapter)
 
     def _step(self, images: Tensor) -> Answer:
         with hold_warnings(DiversityWarning) as held:  # the log gets them only if the step is not undone
@@ -217,9 +276,19 @@ class Engine:
             self.lost = _LOST
             raise StateLostError(self.lost) from error
 
-    def _check_usable(self) -> None:
+    def _load(self) -> Adapter:
+        """Return the adapter if its state can be used."""
         if self.lost is not None:
             raise StateLostError(self.lost)
+        return self.adapter
+
+
+def predicted(adapter: Adapter, images: Tensor, coverage: float | None = None) -> Answer:
+    """Let an adapter predict a batch without adapting to it."""
+    seen = adapter.predict(images, coverage=coverage)
+    names = ("predictive_entropy", "expected_entropy", "mutual_information", "alpha", "abstain")
+    more = {name: values.cpu() for name in names if (values := getattr(seen, name)) is not None}
+    return _answer(seen.probabilities.log(), {}, **more)
 
 
 def _took_update(adapter: Adapter) -> bool:

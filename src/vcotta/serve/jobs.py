@@ -8,12 +8,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from vcotta.serve.engine import Answer
 from vcotta.serve.requests import RefusedError
 
-__all__ = ["Job", "Served", "replies", "stopping"]
+__all__ = ["Job", "Served", "nothing_served", "replies", "stopping"]
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,14 @@ class Served:
 
 @dataclass
 class Job:
-    """A request that waits for the adapter."""
+    """A request that waits for the adapter: images to predict, or something to do (``act``) in its turn."""
 
-    kind: Literal["adapt", "predict", "reset"]
-    images: Tensor
+    kind: Literal["adapt", "predict", "act"]
+    images: Tensor = field(default_factory=lambda: torch.empty(0))
     coverage: float | None = None
     request: str = ""
     render: Callable[[Served], bytes] | None = None
+    act: Callable[[], Served] | None = None
     accepted: float = field(default_factory=time.monotonic)
     future: Future[Served] = field(default_factory=Future)
 
@@ -55,6 +57,11 @@ def replies(jobs: Sequence[Job], answer: Answer, steps: int, changes: int) -> It
         reply = Served(answer.part(offset, offset + len(job)), steps, changes, images, len(jobs), offset)
         yield reply if job.render is None else replace(reply, body=job.render(reply))
         offset += len(job)
+
+
+def nothing_served(changes: int) -> Served:
+    """What is answered where no image was predicted."""
+    return Served(Answer(torch.empty(0), torch.empty(0), {}, {}), 0, changes, 0, 0, 0)
 
 
 def stopping() -> RefusedError:

@@ -21,6 +21,7 @@ _PARAMETERS = {  # what each parameter must be, for error messages
     "coverage": "a number above 0 and at most 1",
     "probabilities": "true or false",
     "since": "a whole number, at least 0 and less than 2**53",
+    "stream": "a stream's name of 1 to 64 characters a-z, 0-9, '.', '_' and '-', a letter or digit first",
 }
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -97,12 +98,14 @@ class Observed:
         try:
             await self.app(scope, receive, observed)
         finally:
-            path = scope["path"] if scope["path"] in self.routes else "other"
+            path = getattr(scope.get("route"), "path", scope["path"])  # of streams the route, not the name
+            path = path if path in self.routes else "other"
             seconds = time.monotonic() - started
             self.metrics.add_request(path, status, seconds)
             log_event(
                 "request",
                 id=state["request_id"],
+                **({"stream": state["stream"]} if "stream" in state else {}),
                 method=scope["method"][:20],
                 path=safe_path(scope["path"]),
                 status=status,

@@ -59,8 +59,8 @@ class Limits(Settings):
         images: Images in a request.
         image_pixels: Pixels of an image file before it is resized, read from its header.
         request_pixels: Pixels of all image files of a request together.
-        queue: Images that may wait for the adapter; further requests are refused (429).
-        requests: Requests that may be open at once; further ones are refused (429).
+        queue: Images of one stream that may wait for the adapter; further requests are refused (429).
+        requests: Requests that may be read at once, half of them of one stream; further ones are refused (429).
         read_seconds: Seconds a client may take to send a request.
     """
 

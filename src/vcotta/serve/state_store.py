@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vcotta._util.files import read_json, write_json
+from vcotta._util.files import read_json, sync_folder, write_json
 from vcotta._util.tensorfile import read_state
 from vcotta.methods import Adapter
-from vcotta.runs.checkpoints import CHECKPOINTS, KIND, restore, save_checkpoint
+from vcotta.runs.checkpoints import CHECKPOINTS, KIND, newest_checkpoint, restore, save_checkpoint
 from vcotta.serve.bundle import Bundle
 
 __all__ = ["StateStore"]
@@ -39,7 +40,7 @@ class StateStore:
         self.manifest: dict[str, Any] = {"bundle": bundle.sha256, "method": bundle.method}
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._restore_point: Path | None = None  # None for the adapter's start
-        self._saved, self._tried = 0, time.monotonic()
+        self._saved, self._tried = self.newest(), time.monotonic()
 
     def resume(self, adapter: Adapter) -> int:
         """Load the newest good checkpoint, if there is one; return its state version.
@@ -50,11 +51,7 @@ class StateStore:
         """
         if self.folder is None:
             return 0
-        path = self.folder / "manifest.json"
-        if path.exists():
-            self._check_manifest(path)
-        else:
-            write_json(path, self.manifest)
+        self.begin()
         place = restore(self.folder, self.manifest, adapter)
         if place is None:
             if any((self.folder / CHECKPOINTS).glob("*.safetensors")):
@@ -66,6 +63,24 @@ class StateStore:
         self._saved = place.batches
         self._restore_point = _checkpoint(self.folder, place.batches)
         return self._saved
+
+    def begin(self) -> None:
+        """Make the folder, if there is none; raise ValueError if it belongs to another bundle."""
+        if self.folder is not None:
+            path = self.folder / "manifest.json"
+            if path.exists():
+                self._check_manifest(path)
+            else:
+                write_json(path, self.manifest)
+
+    @property
+    def saved_changes(self) -> int | None:
+        """The state version on disk, 0 for the start; None if the state need not survive."""
+        return None if self.folder is None else self._saved
+
+    def newest(self) -> int:
+        """Return the state version of the newest checkpoint in the folder, good or not; 0 if there is none."""
+        return 0 if self.folder is None else newest_checkpoint(self.folder)
 
     def due(self, changes: int) -> float | None:
         """Return the seconds until the next checkpoint, 0 or less if it is due; None if there is nothing to save."""
@@ -106,6 +121,17 @@ class StateStore:
         """Remove the temporary folder, if there is one."""
         if self._temporary is not None:
             self._temporary.cleanup()
+            self._temporary = None
+
+    def remove(self) -> None:
+        """Remove the folder for good, even if the process is killed half-way."""
+        if self.folder is not None and self.folder.exists():
+            aside = self.folder.with_name(f".{self.folder.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            self.folder.replace(aside)
+            sync_folder(self.folder.parent)
+            shutil.rmtree(aside)
+        self.close()
 
     def _check_manifest(self, path: Path) -> None:
         try:
