@@ -132,6 +132,7 @@ def serve(
         typer.Option(help="MiB for the states of streams; the others are on the disk. Default: 2048, or two states."),
     ] = None,
     max_waiting: Annotated[int, typer.Option(help="Most images of all streams that may wait.", min=1)] = 4096,
+    name: Annotated[str, typer.Option(help="Name of the model in the Open Inference Protocol.")] = "vcotta",
     trust: Annotated[
         str | None,
         typer.Option(metavar="PACKAGE.MODULE:FACTORY", help="Allow the bundle to call this function of yours."),
@@ -198,7 +199,7 @@ def serve(
         engine = service.engine
         version = f"after {engine.changes} changes" if engine.changes else "new"
         typer.echo(f"Serving {service.bundle.method} on {service.bundle.network.name}; state: {folder}, {version}")
-        run_app(create_app(service, tokens), sockets)
+        run_app(create_app(service, tokens, name), sockets)
     if not service.saved:
         stopped = "Stopped; the state (version %d) could not be saved in %s"
         logging.getLogger("vcotta.serve").error(stopped, engine.changes, folder)

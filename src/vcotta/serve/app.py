@@ -24,8 +24,8 @@ from vcotta.serve.documented import (
     problems,
 )
 from vcotta.serve.observed import Observed, handle_errors
-from vcotta.serve.predicting import answer_images, only, reset_stream
-from vcotta.serve.requests import RefusedError
+from vcotta.serve.oip_routes import add_oip_routes
+from vcotta.serve.predicting import answer_images, check_health, only, reset_stream
 from vcotta.serve.schemas import Health, PredictResponse, ResetResponse, State
 from vcotta.serve.service import Service
 from vcotta.serve.stream_routes import add_stream_routes
@@ -34,8 +34,14 @@ from vcotta.serve.streams import DEFAULT
 __all__ = ["create_app"]
 
 
-def create_app(service: Service, tokens: Tokens | str | None = None) -> FastAPI:
-    """Return the application for a service, which the caller starts and stops; see `Auth` for the tokens."""
+def create_app(service: Service, tokens: Tokens | str | None = None, name: str = "vcotta") -> FastAPI:
+    """Return the application for a service, which the caller starts and stops.
+
+    Args:
+        service: The service.
+        tokens: As for `Auth`.
+        name: Name of the model in the Open Inference Protocol.
+    """
     app = FastAPI(
         title="vcotta",
         version=__version__,
@@ -81,6 +87,7 @@ def create_app(service: Service, tokens: Tokens | str | None = None) -> FastAPI:
         summary="Return to the start",
     )
     add_stream_routes(app)
+    add_oip_routes(app, name)
     app.add_middleware(Observed, metrics=service.metrics, routes={route.path for route in app.routes})  # type: ignore[attr-defined]
     return app
 
@@ -122,11 +129,3 @@ async def _status() -> HTMLResponse:
 
 async def _docs(request: Request) -> HTMLResponse:
     return HTMLResponse(render("docs.html.j2", package="vcotta.serve", document=request.app.openapi()))
-
-
-def check_health(service: Service) -> None:
-    """Raise `RefusedError` (503) unless requests are served."""
-    if not service.alive:
-        raise RefusedError(503, "The server is stopping.")
-    if service.engine.lost is not None:
-        raise RefusedError(503, service.engine.lost)

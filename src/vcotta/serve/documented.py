@@ -8,9 +8,20 @@ from fastapi import Depends, Path, Query
 from fastapi.security import HTTPBearer
 
 from vcotta.serve.requests import FORM, NPY
-from vcotta.serve.schemas import Problem
+from vcotta.serve.schemas import Failure, Problem
 
-__all__ = ["BEARER", "BODY", "PREDICT", "Adapt", "Coverage", "Probabilities", "Since", "StreamName", "problems"]
+__all__ = [
+    "BEARER",
+    "BODY",
+    "PREDICT",
+    "Adapt",
+    "Coverage",
+    "Probabilities",
+    "Since",
+    "StreamName",
+    "failures",
+    "problems",
+]
 
 BODY = {
     "required": True,
@@ -67,3 +78,8 @@ StreamName = Annotated[str, Path(pattern="^[a-z0-9][a-z0-9._-]{0,63}$", descript
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describe the refusals of a route."""
     return {status: {"model": Problem, "description": _PROBLEMS[status]} for status in statuses}
+
+
+def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe the refusals of a route of the Open Inference Protocol."""
+    return {status: {"model": Failure, "description": _PROBLEMS[status]} for status in statuses}

@@ -23,6 +23,7 @@ OTHER = "other"
 NAMED = 50
 """Streams with a label of their own, so that clients cannot make ever more time series."""
 
+_PREDICT = ("/v1/predict", "/v1/streams/{stream}/predict", "/v2/models/{model}/infer")
 _OF_BATCH = {
     "entropy": "Mean entropy of the latest batch's predictions, in nats.",
     "alpha": "Weight of the source prior in the latest batch.",
@@ -93,7 +94,7 @@ class Metrics:
     def add_request(self, path: str, status: int, seconds: float) -> None:
         """Count a request; ``path`` must be one of the routes, not the client's text."""
         self._requests.labels(path, str(status)).inc()
-        if path in ("/v1/predict", "/v1/streams/{stream}/predict") and status == 200:
+        if path in _PREDICT and status == 200:
             self._predict_seconds.observe(seconds)  # refusals are quick and would lower the quantiles
 
     def add_batch(self, stream: str, entry: dict[str, Any]) -> None:

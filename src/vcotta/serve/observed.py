@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -19,6 +20,7 @@ __all__ = ["Observed", "handle_errors"]
 _PARAMETERS = {  # what each parameter must be, for error messages
     "adapt": "true or false",
     "coverage": "a number above 0 and at most 1",
+    "model": "a name of at most 64 characters",
     "probabilities": "true or false",
     "since": "a whole number, at least 0 and less than 2**53",
     "stream": "a stream's name of 1 to 64 characters a-z, 0-9, '.', '_' and '-', a letter or digit first",
@@ -39,9 +41,15 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _failed)
 
 
-async def _refused(_: Request, error: Exception) -> JSONResponse:
+def _as_json(request: Request, detail: str, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """An error as ``{"detail": text}``, or ``{"error": text}`` in the Open Inference Protocol."""
+    v2 = request.url.path == "/v2" or request.url.path.startswith("/v2/")
+    return JSONResponse({"error" if v2 else "detail": detail}, status, headers)
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RefusedError)
-    return JSONResponse({"detail": error.detail}, error.status, error.headers)
+    return _as_json(request, error.detail, error.status, error.headers)
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
@@ -49,7 +57,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     name, given = str(first["loc"][-1]), str(first["input"])[:80]
     await discard(request, request.app.state.service.limits)
-    return JSONResponse({"detail": f"Expected `{name}` to be {_PARAMETERS[name]}, but got {given!r}."}, 422)
+    return _as_json(request, f"Expected `{name}` to be {_PARAMETERS[name]}, but got {given!r}.", 422)
 
 
 async def _no_such_route(request: Request, error: Exception) -> JSONResponse:
@@ -61,14 +69,14 @@ async def _no_such_route(request: Request, error: Exception) -> JSONResponse:
     elif error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         detail = f"Expected {allowed} for {path}, but got {request.method[:20]}. See /docs."
-    return JSONResponse({"detail": detail}, error.status_code, error.headers)
+    return _as_json(request, detail, error.status_code, error.headers)
 
 
 async def _failed(request: Request, _: Exception) -> JSONResponse:
     """Answer an error that nothing foresaw, which uvicorn logs; starlette sends this past `Observed`."""
     headers = {name.decode(): value.decode() for name, value in _HEADERS}
     headers["x-request-id"] = request.state.request_id
-    return JSONResponse({"detail": "The server failed; see its log."}, 500, headers)
+    return _as_json(request, "The server failed; see its log.", 500, headers)
 
 
 class Observed:

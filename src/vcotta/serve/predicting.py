@@ -11,8 +11,9 @@ from fastapi.responses import JSONResponse, Response
 
 from vcotta.serve.jobs import Served
 from vcotta.serve.requests import RefusedError, discard, read_images
+from vcotta.serve.service import Service
 
-__all__ = ["answer_images", "only", "reset_stream"]
+__all__ = ["answer_images", "check_health", "only", "reset_stream"]
 
 
 async def answer_images(
@@ -52,6 +53,14 @@ async def reset_stream(request: Request, stream: str) -> dict[str, int]:
     request.app.state.auth.check(request.headers, stream)
     served = await asyncio.wrap_future(request.app.state.service.reset(stream))
     return {"steps": served.step, "changes": served.changes}
+
+
+def check_health(service: Service) -> None:
+    """Raise `RefusedError` (503) unless requests are served."""
+    if not service.alive:
+        raise RefusedError(503, "The server is stopping.")
+    if service.engine.lost is not None:
+        raise RefusedError(503, service.engine.lost)
 
 
 def only(request: Request, *known: str) -> None:

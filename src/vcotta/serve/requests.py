@@ -26,7 +26,7 @@ from vcotta.data.image_files import to_size
 from vcotta.nn.inputs import check_images
 from vcotta.serve.bundle import Preprocess
 
-__all__ = ["FORM", "NPY", "Limits", "RefusedError", "decode_files", "decode_npy", "discard", "read_images"]
+__all__ = ["FORM", "NPY", "Limits", "RefusedError", "decode_files", "decode_npy", "discard", "read_body", "read_images"]
 
 FORM, NPY = "multipart/form-data", "application/x-npy"
 
@@ -107,6 +107,18 @@ async def read_images(request: Request, preprocess: Preprocess, limits: Limits, 
     except ClientDisconnect:
         raise RefusedError(400, "The client disconnected before the request was complete.") from None
     return await asyncio.get_running_loop().run_in_executor(pool, decode)
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """Read the body of a request; raise `RefusedError` (400, 408 or 413) if it is too slow, too large or cut off."""
+    try:
+        async with asyncio.timeout(limits.read_seconds):
+            return b"".join([chunk async for chunk in _limited(request, limits)])
+    except TimeoutError:
+        detail = f"Expected the request within {limits.read_seconds:g} seconds, but it took longer."
+        raise RefusedError(408, detail) from None
+    except ClientDisconnect:
+        raise RefusedError(400, "The client disconnected before the request was complete.") from None
 
 
 async def discard(request: Request, limits: Limits) -> None:

@@ -8,11 +8,18 @@ from pydantic import BaseModel, Field
 
 __all__ = [
     "BatchInfo",
+    "Failure",
     "Health",
     "ImagePrediction",
+    "InferenceResponse",
+    "Live",
+    "ModelMetadata",
+    "ModelReady",
     "PredictResponse",
     "Problem",
+    "Ready",
     "ResetResponse",
+    "ServerMetadata",
     "State",
     "StepInfo",
     "StreamChange",
@@ -188,3 +195,81 @@ class State(StreamCounters):
     history: list[StepInfo] = Field(
         description="The latest batches, oldest first: at most 600, or 60 of streams other than `default`."
     )
+
+
+# The Open Inference Protocol.
+
+
+class Failure(BaseModel):
+    """Why a request of the Open Inference Protocol was refused."""
+
+    error: str = Field(description="What was expected, what was sent, what to do.")
+
+
+class ServerMetadata(BaseModel):
+    """The server."""
+
+    name: str
+    version: str = Field(description="Version of vcotta.")
+    extensions: list[str] = Field(description="Extensions of the protocol.")
+
+
+class Live(BaseModel):
+    """The server runs."""
+
+    live: bool
+
+
+class Ready(BaseModel):
+    """The server serves requests."""
+
+    ready: bool
+
+
+class ModelReady(BaseModel):
+    """The model serves requests."""
+
+    name: str
+    ready: bool
+
+
+class Tensor(BaseModel):
+    """A tensor."""
+
+    name: str
+    datatype: str
+    shape: list[int] = Field(description="-1 for the number of images.")
+
+
+class ModelMetadata(BaseModel):
+    """The model and its tensors."""
+
+    name: str
+    platform: str = Field(description='Always "vcotta".')
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+
+class InferenceParameters(BaseModel):
+    """The stream, and the batch in which a request was processed."""
+
+    stream: str = Field(description="Name of the stream.")
+    step: int = Field(description="Number of the batch since the start or the latest reset.")
+    changes: int = Field(description=_CHANGES)
+    adapted: bool = Field(description="Whether an update of the model was taken.")
+
+
+class OutputTensor(Tensor):
+    """A tensor of an answer."""
+
+    data: list[float] | None = Field(None, description="Its numbers, if they are not behind the JSON.")
+    parameters: dict[str, int] | None = Field(None, description="`binary_data_size`, if they are.")
+
+
+class InferenceResponse(BaseModel):
+    """The predictions of an inference request."""
+
+    model_name: str
+    id: str | None = Field(None, description="The `id` of the request.")
+    parameters: InferenceParameters
+    outputs: list[OutputTensor]
