@@ -167,6 +167,8 @@ def test_a_wrong_value_of_any_parameter_is_refused_with_its_name(client) -> None
     for path, methods in client.get("/openapi.json").json()["paths"].items():
         for method, facts in methods.items():
             for parameter in facts.get("parameters", []):
+                if parameter["name"] == "model":  # any name may be asked for
+                    continue
                 asked = path.replace("{stream}", "NONSENSE" if parameter["in"] == "path" else "default")
                 wrong = {} if parameter["in"] == "path" else {parameter["name"]: "nonsense"}
                 refused = client.request(method, asked, params=wrong, headers=BEARER)

@@ -182,7 +182,7 @@ def test_a_public_client_gets_predictions_as_json_and_as_bytes(service, images) 
             assert np.allclose(answer.as_numpy("probabilities"), expected, atol=1e-6)
             assert np.array_equal(answer.as_numpy("labels"), expected.argmax(1))
             assert answer.get_response()["parameters"]["changes"] == 1
-        everything = asking.infer("vcotta", [sent], headers=OPERATOR)
+        everything = asking.infer("vcotta", [sent], headers=dict(OPERATOR))
         assert everything.as_numpy("entropy").shape == (6,)
         with pytest.raises(triton.InferenceServerException, match="TOKEN"):
             asking.infer("vcotta", [sent], parameters={"stream": "a"})
