@@ -176,9 +176,8 @@ def test_a_public_client_gets_predictions_as_json_and_as_bytes(service, images) 
             sent = triton.InferInput(described["name"], [6, 3, 8, 8], described["datatype"])
             sent.set_data_from_numpy(images(6).numpy(), binary_data=binary)
             wanted = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("probabilities", "labels")]
-            answer = asking.infer(
-                "vcotta", [sent], outputs=wanted, headers=OPERATOR, parameters={"stream": f"s{number}"}
-            )
+            headers, parameters = dict(OPERATOR), {"stream": f"s{number}"}  # the client adds to the headers
+            answer = asking.infer("vcotta", [sent], outputs=wanted, headers=headers, parameters=parameters)
             assert np.allclose(answer.as_numpy("probabilities"), expected, atol=1e-6)
             assert np.array_equal(answer.as_numpy("labels"), expected.argmax(1))
             assert answer.get_response()["parameters"]["changes"] == 1

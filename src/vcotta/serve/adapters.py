@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vcotta.methods import Adapter, build_adapter, configure, find_method
 from vcotta.methods.state import state_bytes
+from vcotta.nn.batch_norm import batch_norms
 from vcotta.nn.runtime import Runtime
 from vcotta.serve.bundle import Bundle
 
@@ -27,6 +28,7 @@ class Adapters:
     Attributes:
         bundle: The bundle without its tensors.
         source: Predicts as the source network does, and never changes.
+        normalised: Predicts as the source network normalised by the batch, and never changes; None without BatchNorm.
         source_bytes: Bytes of the source network.
         state_bytes: Bytes of an adapter's state after one step, without the source network.
 
@@ -42,6 +44,9 @@ class Adapters:
         self._runtime = runtime or Runtime()
         self._batch = (bundle.batch_size if pool is None else pool, *bundle.preprocess.shape)
         self.source: Adapter = build_adapter("source", bundle.build_network(trusted), runtime=self._runtime)
+        self.normalised: Adapter | None = None
+        if any(norm.running_mean is not None for norm in batch_norms(self.source.start)):
+            self.normalised = find_method("bn")(self.source.start, runtime=self._runtime, share_start=True)
         self.source_bytes: int = sum(tensor.nbytes for tensor in self.source.start.state_dict().values())
         tried = self.build()
         outputs = tried(torch.zeros(1, *bundle.preprocess.shape)).shape[1]

@@ -1,4 +1,8 @@
-"""Whether a stream seems to do worse than the source network would, judged without labels."""
+"""Whether a stream seems to do worse than the source network would, judged without labels.
+
+Where images have changed, the source may be sure and wrong. It counts as sure only where it gives the same label when
+it is normalised by the statistics of the batch: on foggy digits the two rarely agree on a wrong one.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +64,19 @@ class Comparison:
             return None
         return _number(self._ours) / _number(self._theirs)
 
-    def see(self, source: Tensor, stream: Tensor) -> None:
-        """Take in the probabilities that source and stream give to the same images, (images, classes)."""
+    def see(self, source: Tensor, stream: Tensor, normalised: Tensor | None = None) -> None:
+        """Take in what source and stream say of the same images.
+
+        Args:
+            source: The source's probabilities, (images, classes).
+            stream: The stream's.
+            normalised: The source's when it is normalised by the batch, if it can be.
+        """
         kept = (1 - 1 / _RECENT) ** len(source)
         confidence, labels = source.max(1)
         chosen, sure = stream.argmax(1), confidence >= _SURE
+        if normalised is not None:
+            sure &= normalised.argmax(1) == labels
         chance = math.log(max(2, source.shape[1]))
         excess = (torch.special.entr(stream).sum(1) - torch.special.entr(source).sum(1)) / chance
         ours, theirs = (torch.bincount(found, minlength=source.shape[1]).double() for found in (chosen, labels))

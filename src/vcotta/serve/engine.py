@@ -206,6 +206,11 @@ class Engine:
         """Predict a batch as the source network does; the state is not needed and does not change."""
         return predicted(self._adapters.source, images, coverage)
 
+    def predict_normalised(self, images: Tensor) -> Answer | None:
+        """Predict as the source network normalised by the batch; None if it has no BatchNorm."""
+        adapter = self._adapters.normalised
+        return None if adapter is None else predicted(adapter, images)
+
     def export(self, path: Path) -> None:
         """Write the adapter to a file that `vcotta.load` reads; errors as for `predict`."""
         save(self._load(), path)

@@ -13,7 +13,7 @@ from vcotta.serve.jobs import Served
 from vcotta.serve.requests import RefusedError, discard, read_images
 from vcotta.serve.service import Service
 
-__all__ = ["answer_images", "check_health", "only", "reset_stream"]
+__all__ = ["answer_images", "body_of", "check_health", "only", "reset_stream"]
 
 
 async def answer_images(
@@ -34,7 +34,7 @@ async def answer_images(
             with state.admission.admit(stream):
                 images = await read_images(request, service.bundle.preprocess, service.limits, state.decoders)
             request.state.images = len(images)
-            render = partial(_body, names=service.bundle.class_names, probabilities=probabilities)
+            render = partial(body_of, names=service.bundle.class_names, probabilities=probabilities)
             identity = request.state.request_id
             job = service.predict(
                 images, adapt=adapt, coverage=coverage, request=identity, render=render, stream=stream
@@ -70,7 +70,8 @@ def only(request: Request, *known: str) -> None:
         raise RefusedError(422, f"Expected {expected} in the address, but got {odd[0][:80]!r}.")
 
 
-def _body(served: Served, names: tuple[str, ...], probabilities: bool) -> bytes:
+def body_of(served: Served, names: tuple[str, ...], probabilities: bool) -> bytes:
+    """Return the body of an answer; see `vcotta.serve.schemas.PredictResponse`."""
     return bytes(JSONResponse(_as_json(served, names, probabilities)).body)
 
 
