@@ -19,7 +19,7 @@ EVERY = 4
 _SURE = 0.9  # probability from which the source counts as sure of an image
 _ENOUGH = 60  # images, or sure images, before anything is said
 _RECENT = 200  # images that an average remembers
-_CONTRADICTED = 0.3
+_CONTRADICTED = 0.1
 _UNSURE = 0.15  # of log C
 _COLLAPSED = 0.5
 
