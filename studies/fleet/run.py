@@ -6,7 +6,7 @@ How: `vcotta serve` in a process of its own on the loopback address, with a bund
 digits.bundle``), one torch thread, a token of its own for every stream, and memory for only some of the states. Each
 stream has a client that sends its next request when the last is answered: eight digits as an array, each stream in a
 corruption of its own; one request in five goes before with something that must be refused: another stream's token, a
-cut array, no images, an odd name, a pickle. Each answer of the streams in the sample is compared, byte for byte, with
+cut array, no images, an odd name, a pickle. Each answer of the streams in the sample is compared, digit for digit, with
 that of a service that has this stream alone, from its start or from what it kept when the server was killed. Clients
 and server share the machine.
 
@@ -210,9 +210,14 @@ async def send_broken(
         tally.wrong.append(f"{kind}: {answer.status_code} instead of {BROKEN[kind]}")
 
 
-async def phase(server: Server, images: Images, tally: Tally, first: list[int], seconds: float, kill: bool) -> None:
-    """Let every stream's client send for so long; then kill the server under load, or not."""
-    end = time.monotonic() + seconds
+async def phase(server: Server, images: Images, tally: Tally, first: list[int], seconds: float, kill: bool) -> float:
+    """Let every stream's client send for so long; then kill the server under load, or wait for the last answers.
+
+    Returns:
+        The seconds until the kill or the last answer.
+    """
+    began = time.monotonic()
+    end = began + seconds
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(timeout=httpx.Timeout(300), limits=limits) as http:
         tasks = [
@@ -224,7 +229,9 @@ async def phase(server: Server, images: Images, tally: Tally, first: list[int], 
             await asyncio.sleep(0.5)
         if kill:
             server.kill()
+            took = time.monotonic() - began
         await asyncio.gather(*tasks)
+    return took if kill else time.monotonic() - began
 
 
 def kept(server: Server, streams: int, tally: Tally) -> list[int]:
@@ -267,12 +274,12 @@ def fleet(bundle: Path, streams: int, minutes: float, mebibytes: int, checkpoint
     with tempfile.TemporaryDirectory() as folder:
         server = Server(bundle, Path(folder), streams, mebibytes, checkpoint_seconds)
         started = [server.start()]
-        asyncio.run(phase(server, images, tally, [0] * streams, 30 * minutes, kill=True))
+        seconds = asyncio.run(phase(server, images, tally, [0] * streams, 30 * minutes, kill=True))
         killed = [len(tally.by_stream[stream]) for stream in range(streams)]
         started.append(server.start())
         continued = kept(server, streams, tally)
         began = tally.served.copy()
-        asyncio.run(phase(server, images, tally, continued, 30 * minutes, kill=False))
+        seconds += asyncio.run(phase(server, images, tally, continued, 30 * minutes, kill=False))
         with httpx.Client(timeout=60) as http:
             state = http.get(f"{server.address}/v1/streams").json()
             metrics = http.get(f"{server.address}/metrics").text
@@ -291,7 +298,7 @@ def fleet(bundle: Path, streams: int, minutes: float, mebibytes: int, checkpoint
         statuses[status] += count
     return {
         "streams": streams,
-        "minutes": minutes,
+        "minutes": round(seconds / 60, 1),
         "images_a_request": IMAGES,
         "memory_mib": mebibytes,
         "state_kib": round(state["held"] / 1024 / max(1, state["in_memory"])),
@@ -307,7 +314,7 @@ def fleet(bundle: Path, streams: int, minutes: float, mebibytes: int, checkpoint
         "streams_compared": len(sample),
         "wrong_answers": len(tally.wrong),
         "wrong": tally.wrong[:20],
-        "images_a_second": round(sum(tally.served.values()) / (60 * minutes), 1),
+        "images_a_second": round(sum(tally.served.values()) / seconds, 1),
         "seconds_p50": round(cuts[49], 3),
         "seconds_p99": round(cuts[98], 3),
         "images_of_the_busiest_stream": [max(first), max(second)],

@@ -59,6 +59,15 @@ def test_a_stream_is_made_used_reset_exported_and_deleted(client, array, tmp_pat
     assert client.get("/v1/state").json()["changes"] == 1
 
 
+def test_exports_are_bounded_and_a_failed_one_leaves_nothing(client, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    client.app.state.exports = 2
+    assert client.get("/v1/streams/default/export", headers=bearer(ALL)).status_code == 429
+    client.app.state.exports = 0
+    assert client.get("/v1/streams/c/export", headers=bearer(ALL)).status_code == 404
+    assert (client.app.state.exports, list(tmp_path.glob("vcotta-export-*"))) == (0, [])
+
+
 def test_the_token_of_a_stream_opens_no_other_and_none_of_the_operators_doors(client, service, array) -> None:
     doors = {
         "predict": lambda name, headers: client.post(

@@ -209,6 +209,15 @@ def test_there_are_at_most_so_many_streams_and_a_deleted_one_makes_room(bundle, 
         assert torch.equal(answers(service, images, "a", range(1))[0], first[0])  # it begins anew
 
 
+def test_a_stream_whose_folder_cannot_be_removed_is_still_served(bundle, tmp_path, images, monkeypatch) -> None:
+    with Service(bundle, state=tmp_path / "state", wait=0.0) as service:
+        answers(service, images, "a", range(1))
+        store = service.find("a").engine.store
+        monkeypatch.setattr(store, "remove", lambda: (_ for _ in ()).throw(OSError("read only")))
+        assert status(service.delete("a")) == 503
+        assert service.predict(images(6), stream="a").result(10).step == 2
+
+
 def test_requests_for_a_stream_that_is_being_deleted_are_refused(bundle, images) -> None:
     with Service(bundle, wait=0.0) as service:
         service.make("a")[0].result(10)

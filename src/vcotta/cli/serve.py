@@ -204,4 +204,6 @@ def serve(
         stopped = "Stopped; the state (version %d) could not be saved in %s"
         logging.getLogger("vcotta.serve").error(stopped, engine.changes, folder)
         raise typer.Exit(1)
-    typer.echo(f"Stopped; the state is in {folder} (version {engine.changes})")
+    others = len(service.list_streams()) - 1
+    more = f" and {others} other streams" if others else ""
+    typer.echo(f"Stopped; the state is in {folder} (version {engine.changes}){more}")

@@ -11,6 +11,7 @@ import time
 from collections import deque
 
 from vcotta.serve.jobs import Job
+from vcotta.serve.requests import RefusedError
 from vcotta.serve.streams import Stream
 
 __all__ = ["Schedule"]
@@ -42,6 +43,22 @@ class Schedule:
         stream.queue.append(job)
         stream.waiting += len(job)
         self.waiting += len(job)
+
+    def check_room(self, stream: Stream, job: Job, most: int, most_of_all: int) -> None:
+        """Raise `RefusedError` (429) if so many images, or as many requests, of its stream or of all wait already."""
+        if stream.waiting + len(job) > most or len(stream.queue) >= most:  # a reset has no images
+            detail = (
+                f"Expected at most {most} images and as many requests to wait, but {stream.waiting} images in "
+                f"{len(stream.queue)} requests already do. Try again in a moment."
+            )
+        elif self.waiting and self.waiting + len(job) > most_of_all:
+            detail = (
+                f"Expected at most {most_of_all} images of all streams to wait, but {self.waiting} already do. "
+                "Try again in a moment."
+            )
+        else:
+            return
+        raise RefusedError(429, detail, Retry_After="1")
 
     def next(self) -> tuple[Stream, list[Job]] | float | None:
         """Take the next batch; or return the seconds until there is one, None if nothing waits."""

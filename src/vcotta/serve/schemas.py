@@ -23,6 +23,7 @@ __all__ = [
     "State",
     "StepInfo",
     "StreamChange",
+    "StreamCounters",
     "StreamInfo",
     "StreamList",
 ]

@@ -187,6 +187,7 @@ class Service:
         def reset(stream: Stream) -> Served:
             stream.engine.reset()
             stream.forget()
+            self.streams.make_room(stream)
             return nothing_served(stream.engine.changes)
 
         return self._act(name, reset)[0]
@@ -217,8 +218,12 @@ class Service:
             raise RefusedError(409, "The stream 'default' cannot be deleted. Reset it instead.")
 
         def delete(stream: Stream) -> Served:
-            with self._ready:
-                self.streams.delete(stream)
+            try:
+                with self._ready:
+                    self.streams.delete(stream)
+            except OSError as error:
+                stream.closing = False
+                raise RefusedError(503, f"The state of {name!r} cannot be removed from the disk: {error}") from error
             self.metrics.forget(name)
             return nothing_served(stream.engine.changes)
 
@@ -242,7 +247,7 @@ class Service:
                 stream, new = self.streams.find_or_make(name)
             else:
                 stream, new = self.streams.find(name), False
-            self._check_room(stream, job)
+            self._schedule.check_room(stream, job, self.limits.queue, self.streams.limits.queue)
             if found is not None:
                 found.append(stream)
             stream.closing = closes
@@ -250,22 +255,6 @@ class Service:
             self._schedule.add(stream, job)
             self._ready.notify()
         return job.future, new
-
-    def _check_room(self, stream: Stream, job: Job) -> None:
-        most = self.limits.queue
-        if stream.waiting + len(job) > most or len(stream.queue) >= most:  # a reset has no images
-            detail = (
-                f"Expected at most {most} images and as many requests to wait, but {stream.waiting} images in "
-                f"{len(stream.queue)} requests already do. Try again in a moment."
-            )
-        elif (total := self.waiting) and total + len(job) > self.streams.limits.queue:
-            detail = (
-                f"Expected at most {self.streams.limits.queue} images of all streams to wait, but {total} already do. "
-                "Try again in a moment."
-            )
-        else:
-            return
-        raise RefusedError(429, detail, Retry_After="1")
 
     def _stop(self) -> None:
         """Accept no more requests, and refuse those that wait."""

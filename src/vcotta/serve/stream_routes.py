@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
-from starlette.background import BackgroundTask
+from starlette.types import Receive, Scope, Send
 
 from vcotta.serve.described import describe_stream, describe_streams
 from vcotta.serve.documented import (
@@ -144,7 +145,7 @@ async def _export(request: Request, stream: StreamName) -> FileResponse:
         raise RefusedError(429, f"There are {_EXPORTS} exports already. Try again in a moment.", Retry_After="5")
     folder = tempfile.mkdtemp(prefix="vcotta-export-")
 
-    def remove() -> None:
+    def done() -> None:
         state.exports -= 1
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -153,9 +154,24 @@ async def _export(request: Request, stream: StreamName) -> FileResponse:
         path = Path(folder, "adapter.safetensors")
         await asyncio.wrap_future(service.export(stream, path))
     except BaseException:
-        remove()
+        done()
         raise
-    return FileResponse(path, filename=f"{stream}.safetensors", background=BackgroundTask(remove))
+    return _Export(path, f"{stream}.safetensors", done)
+
+
+class _Export(FileResponse):
+    """A file that is removed when it was sent, or the client has gone."""
+
+    def __init__(self, path: Path, filename: str, done: Callable[[], None]) -> None:
+        super().__init__(path, filename=filename)
+        self._done = done
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._done()
 
 
 def _allowed(request: Request, stream: str, scope: str | None) -> Service:
