@@ -38,7 +38,7 @@ def test_a_step_that_changed_the_network_adapted_and_a_mere_prediction_did_not(s
     assert same_state(dict(service.engine.adapter.networks["model"].state_dict()), before)
     assert answers(service, npy, images) == [True]
     assert not same_state(dict(service.engine.adapter.networks["model"].state_dict()), before)
-    assert [entry["adapted"] for entry in service.metrics.batches_since(0)] == [True]
+    assert [entry["adapted"] for entry in service.streams.default.history.since(0)] == [True]
 
 
 @pytest.mark.parametrize("method", ["source", "bn"])
@@ -63,7 +63,7 @@ def test_a_batch_after_which_the_guard_restarted_did_not_adapt(npy, images) -> N
     alarmed = asdict(Guard(overconfidence=0.0, window=1, patience=1))  # as soon as TENT is surer than the source
     with Service(Bundle(**vars(small_bundle(lr=0.1)) | {"guard": alarmed}), wait=0.0) as service:
         adapted = answers(service, npy, images, 4)
-        actions = [(entry["guard"] or {}).get("action") for entry in service.metrics.batches_since(0)]
+        actions = [(entry["guard"] or {}).get("action") for entry in service.streams.default.history.since(0)]
     assert "restart" in actions
     assert adapted[0]
     assert not any(done for done, action in zip(adapted, actions, strict=True) if action == "restart")

@@ -7,7 +7,7 @@ import hmac
 import pytest
 
 from vcotta.serve import auth
-from vcotta.serve.auth import Auth, read_token
+from vcotta.serve.auth import ALL, Auth, hash_token, read_tokens
 from vcotta.serve.requests import RefusedError
 
 TOKEN = "0123456789abcdef"
@@ -44,7 +44,7 @@ def test_tokens_are_compared_in_constant_time(monkeypatch) -> None:
     real = hmac.compare_digest
     monkeypatch.setattr(auth.hmac, "compare_digest", lambda a, b: compared.append((len(a), len(b))) or real(a, b))
     assert status(Auth(TOKEN), authorization="Bearer x") == 401
-    assert compared == [(32, 32)]
+    assert compared == [(32, 32)] * 2
 
 
 def test_without_a_token_a_page_of_another_origin_changes_nothing() -> None:
@@ -62,11 +62,11 @@ def test_a_token_is_at_least_16_visible_ascii_characters(tmp_path) -> None:
     path = tmp_path / "token"
     path.touch(0o600)
     path.write_text(f"{TOKEN}\n")
-    assert read_token(path) == TOKEN
+    assert read_tokens(path) == {ALL: hash_token(TOKEN)}
     for bad in ("short", "two words of some length", "ä" * 20, ""):
         path.write_text(bad)
         with pytest.raises(ValueError, match="at least 16"):
-            read_token(path)
+            read_tokens(path)
 
 
 def test_a_token_file_that_others_can_read_gets_a_warning(tmp_path) -> None:
@@ -74,4 +74,4 @@ def test_a_token_file_that_others_can_read_gets_a_warning(tmp_path) -> None:
     path.write_text(TOKEN)
     path.chmod(0o644)
     with pytest.warns(UserWarning, match="chmod 600"):
-        read_token(path)
+        read_tokens(path)

@@ -16,6 +16,7 @@ from vcotta.experiments.benchmarks import find_benchmark
 from vcotta.models import build_network
 from vcotta.models.wide_resnet import digits_network
 from vcotta.serve import Bundle, NetworkCard, Preprocess, load_bundle, make_bundle, save_bundle
+from vcotta.serve.adapters import Adapters
 from vcotta.serve.bundle import check_size
 from vcotta.serve.engine import Engine
 
@@ -30,14 +31,14 @@ def test_a_bundle_restores_network_settings_and_seed(tmp_path, images) -> None:
     read = load_bundle(tmp_path / "a")
     assert read.settings == made.settings
     assert (read.class_names, read.preprocess, read.batch_size, read.seed) == (("a", "b"), Preprocess(8), 7, 3)
-    assert torch.equal(adapter(images(5)), Engine(read).adapter(images(5)))
+    assert torch.equal(adapter(images(5)), Engine(Adapters(read)).adapter(images(5)))
 
 
 def test_a_bundle_restores_what_was_learned_from_source_data(tmp_path, images) -> None:
     source = [(images(8), torch.arange(8) % 2)]
     adapter = build_adapter("eata", build_network("wrn-10-1", 2), source=source)
     save_bundle(make_bundle(adapter, "wrn-10-1", ["a", "b"], Preprocess(8)), tmp_path / "a")
-    assert torch.equal(adapter(images(5)), Engine(load_bundle(tmp_path / "a")).adapter(images(5)))
+    assert torch.equal(adapter(images(5)), Engine(Adapters(load_bundle(tmp_path / "a"))).adapter(images(5)))
 
 
 GUARDS = {
@@ -53,7 +54,7 @@ def test_the_server_has_the_guard_of_the_bundle(tmp_path, case) -> None:
     of_adapter, given, expected = GUARDS[case]
     adapter = build_adapter("tent", build_network("wrn-10-1", 2), guard=of_adapter)
     save_bundle(make_bundle(adapter, "wrn-10-1", ["a", "b"], Preprocess(8), guard=given), tmp_path / "a")
-    assert Engine(load_bundle(tmp_path / "a")).adapter.guard == expected
+    assert Engine(Adapters(load_bundle(tmp_path / "a"))).adapter.guard == expected
 
 
 CHOSEN = {
@@ -133,7 +134,7 @@ def test_a_trusted_factory_is_called(tmp_path, monkeypatch, images) -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
     adapter = build_adapter("source", net)
     save_bundle(make_bundle(adapter, "own_net:make", ["a", "b"], Preprocess(8)), tmp_path / "a")
-    engine = Engine(load_bundle(tmp_path / "a"), trusted="own_net:make")
+    engine = Engine(Adapters(load_bundle(tmp_path / "a"), trusted="own_net:make"))
     assert torch.equal(engine.adapter(images(3)), adapter(images(3)))
 
 

@@ -87,7 +87,7 @@ def test_the_log_has_one_line_at_the_start_and_one_at_the_end(service, images, l
     assert {"diversity": list(start)} == {"diversity": list(end)} == documented("diversity")
     assert (start.pop("level"), end.pop("level")) == ("warning", "info")
     assert start.pop("time") <= end.pop("time")
-    same = {"event": "diversity", "images": 6, "requests": ["camera"]}
+    same = {"event": "diversity", "stream": "default", "images": 6, "requests": ["camera"]}
     assert start == same | {
         "phase": "start",
         "step": 2,
@@ -122,7 +122,7 @@ def test_a_step_that_is_undone_neither_starts_the_event_nor_warns(service, image
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         service.engine.try_out(images(6))
-    assert not service.diversity.low
+    assert not service.streams.default.diversity.low
     assert log.getvalue() == ""
 
 
@@ -137,9 +137,9 @@ def test_a_guard_that_acts_besides_is_logged_as_always(service, images, log) -> 
 def test_a_reset_ends_the_event_without_a_line(service, images, log) -> None:
     note_steps(service.engine, [FEW, FEW])
     send(service, images, 1)
-    assert service.diversity.low
+    assert service.streams.default.diversity.low
     service.reset().result(10)
-    assert not service.diversity.low
+    assert not service.streams.default.diversity.low
     send(service, images, 1)
     assert [line["phase"] for line in lines(log)] == ["start", "start"]
 

@@ -13,7 +13,9 @@ from torch import Tensor
 from vcotta import build_adapter, to_variational
 from vcotta.models import build_network
 from vcotta.serve import Bundle, Preprocess, make_bundle
-from vcotta.serve.engine import Engine, StateLostError, StateStore
+from vcotta.serve.adapters import Adapters
+from vcotta.serve.engine import Engine, StateLostError
+from vcotta.serve.state_store import StateStore
 
 from .conftest import NAMES, same_state, small_bundle
 
@@ -117,7 +119,7 @@ def test_a_step_that_fails_anywhere_leaves_predictions_and_state_as_they_were(
     method, fail, saved, images, tmp_path
 ) -> None:
     bundle = bundle_of(method)
-    engine, undisturbed = Engine(bundle, store=StateStore(tmp_path, bundle)), Engine(bundle)
+    engine, undisturbed = Engine(Adapters(bundle), store=StateStore(tmp_path, bundle)), Engine(Adapters(bundle))
     for seed in range(4):
         assert torch.equal(
             engine.adapt(images(6, seed)).probabilities, undisturbed.adapt(images(6, seed)).probabilities
@@ -135,7 +137,7 @@ def test_a_step_that_fails_anywhere_leaves_predictions_and_state_as_they_were(
 
 
 def test_no_step_copies_the_state(bundle, images, monkeypatch) -> None:
-    engine = Engine(bundle)
+    engine = Engine(Adapters(bundle))
     monkeypatch.setattr("vcotta.methods.base.adapter_state", lambda *_: pytest.fail("the state was copied"))
     for seed in range(3):
         engine.adapt(images(6, seed))
@@ -144,7 +146,7 @@ def test_no_step_copies_the_state(bundle, images, monkeypatch) -> None:
 def test_the_journal_stays_within_its_bounds_and_a_step_can_still_be_undone(bundle, images) -> None:
     one = images(6).nbytes
     for bounds in ({"journal_batches": 3}, {"journal_bytes": 3 * one}):
-        engine, undisturbed = Engine(bundle, **bounds), Engine(bundle)
+        engine, undisturbed = Engine(Adapters(bundle), **bounds), Engine(Adapters(bundle))
         for seed in range(8):
             engine.adapt(images(6, seed))
             undisturbed.adapt(images(6, seed))
@@ -156,7 +158,7 @@ def test_the_journal_stays_within_its_bounds_and_a_step_can_still_be_undone(bund
 
 
 def test_without_a_state_folder_restore_points_are_in_a_temporary_folder(bundle, images) -> None:
-    engine = Engine(bundle, journal_batches=1)
+    engine = Engine(Adapters(bundle), journal_batches=1)
     engine.adapt(images(6))
     place = engine.store._restore_point
     assert place.exists()
@@ -165,7 +167,7 @@ def test_without_a_state_folder_restore_points_are_in_a_temporary_folder(bundle,
 
 
 def test_images_that_came_as_bytes_take_a_quarter_of_the_journal_and_are_replayed_exactly(bundle, images) -> None:
-    engine, undisturbed = Engine(bundle), Engine(bundle)
+    engine, undisturbed = Engine(Adapters(bundle)), Engine(Adapters(bundle))
     pixels = images(6).mul(255).round().to(torch.uint8).float().div(255)
     for one in (engine, undisturbed):
         one.adapt(pixels)
@@ -176,18 +178,18 @@ def test_images_that_came_as_bytes_take_a_quarter_of_the_journal_and_are_replaye
 
 
 def test_a_reset_survives_a_kill(bundle, images, tmp_path) -> None:
-    engine = Engine(bundle, store=StateStore(tmp_path / "state", bundle))
+    engine = Engine(Adapters(bundle), store=StateStore(tmp_path / "state", bundle))
     engine.resume()
     engine.adapt(images(8, 1))
     engine.save()
     engine.reset()
-    again = Engine(bundle, store=StateStore(tmp_path / "state", bundle))  # the first was killed
+    again = Engine(Adapters(bundle), store=StateStore(tmp_path / "state", bundle))  # the first was killed
     again.resume()
     assert (again.adapter.steps, again.changes) == (0, engine.changes)
 
 
 def test_a_reset_starts_a_new_journal(bundle, images, tmp_path) -> None:
-    engine, undisturbed = Engine(bundle, store=StateStore(tmp_path, bundle)), Engine(bundle)
+    engine, undisturbed = Engine(Adapters(bundle), store=StateStore(tmp_path, bundle)), Engine(Adapters(bundle))
     engine.adapt(images(6, 1))
     engine.save()
     engine.adapt(images(6, 2))
@@ -198,11 +200,11 @@ def test_a_reset_starts_a_new_journal(bundle, images, tmp_path) -> None:
 
 
 def test_a_restarted_engine_undoes_steps_back_to_its_checkpoint(bundle, images, tmp_path) -> None:
-    first, undisturbed = Engine(bundle, store=StateStore(tmp_path, bundle)), Engine(bundle)
+    first, undisturbed = Engine(Adapters(bundle), store=StateStore(tmp_path, bundle)), Engine(Adapters(bundle))
     for engine in (first, undisturbed):
         engine.adapt(images(6, 0))
     first.save()
-    again = Engine(bundle, store=StateStore(tmp_path, bundle))
+    again = Engine(Adapters(bundle), store=StateStore(tmp_path, bundle))
     again.resume()
     assert again.changes == 1
     with broken(again, fail_after_the_step), pytest.raises(PlantedError):
@@ -211,7 +213,7 @@ def test_a_restarted_engine_undoes_steps_back_to_its_checkpoint(bundle, images, 
 
 
 def test_trying_a_batch_out_changes_nothing(bundle, images) -> None:
-    engine, undisturbed = Engine(bundle), Engine(bundle)
+    engine, undisturbed = Engine(Adapters(bundle)), Engine(Adapters(bundle))
     for one in (engine, undisturbed):
         one.adapt(images(6, 0))
     tried = engine.try_out(images(6, 1)).probabilities
@@ -226,7 +228,7 @@ def damage(path: Path) -> None:
 
 @pytest.mark.parametrize("ruin", [damage, Path.unlink])
 def test_a_state_that_cannot_be_restored_is_not_served_or_saved_until_a_reset(bundle, images, tmp_path, ruin) -> None:
-    engine = Engine(bundle, store=StateStore(tmp_path, bundle))
+    engine = Engine(Adapters(bundle), store=StateStore(tmp_path, bundle))
     engine.adapt(images(6, 0))
     engine.save()
     ruin(engine.store._restore_point)
@@ -238,14 +240,16 @@ def test_a_state_that_cannot_be_restored_is_not_served_or_saved_until_a_reset(bu
     assert not engine.save()
     assert not engine.saved
     engine.reset()
-    assert torch.equal(engine.adapt(images(6, 0)).probabilities, Engine(bundle).adapt(images(6, 0)).probabilities)
+    assert torch.equal(
+        engine.adapt(images(6, 0)).probabilities, Engine(Adapters(bundle)).adapt(images(6, 0)).probabilities
+    )
 
 
 def test_without_a_restore_point_steps_continue_and_a_failed_one_is_not_served(bundle, images, tmp_path) -> None:
     failures: list[int] = []
     (tmp_path / "checkpoints").write_text("a file where the folder of the checkpoints should be")
     store = StateStore(tmp_path, bundle, on_failure=lambda: failures.append(1))
-    engine = Engine(bundle, store=store, journal_batches=2)
+    engine = Engine(Adapters(bundle), store=store, journal_batches=2)
     for seed in range(3):
         engine.adapt(images(6, seed))
     assert len(failures) == 1

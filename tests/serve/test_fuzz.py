@@ -19,6 +19,7 @@ import vcotta
 from vcotta import build_adapter
 from vcotta._util.tensorfile import read_state, write_state
 from vcotta.runs.checkpoints import restore, save_checkpoint
+from vcotta.serve.adapters import Adapters
 from vcotta.serve.bundle import load_bundle
 from vcotta.serve.engine import Engine
 
@@ -168,7 +169,7 @@ def small_adapter():
 
 def fuzz_bundles(bundle_path: Path, tmp_path: Path, count: int, seed: int) -> None:
     def read(path: Path) -> None:
-        Engine(load_bundle(path))
+        Engine(Adapters(load_bundle(path)))
 
     assert attack(bundle_path, "vcotta-bundle-1", read, count, seed, tmp_path) > count / 2
 

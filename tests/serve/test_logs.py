@@ -57,7 +57,9 @@ def test_each_request_is_one_line_with_its_id_status_images_and_time(service, lo
     first, second = stream.getvalue().splitlines()
     assert answer.headers["x-request-id"] == "camera-7.1"
     if form == "text":
-        assert " INFO request id=camera-7.1 method=POST path=/v1/predict status=200 images=6 ms=" in first
+        assert (
+            " INFO request id=camera-7.1 stream=default method=POST path=/v1/predict status=200 images=6 ms=" in first
+        )
         assert " method=GET path=/nothing status=404 images=0 ms=" in second
         return
     line, other = json.loads(first), json.loads(second)
@@ -67,6 +69,7 @@ def test_each_request_is_one_line_with_its_id_status_images_and_time(service, lo
         "level": "info",
         "event": "request",
         "id": "camera-7.1",
+        "stream": "default",
         "method": "POST",
         "path": "/v1/predict",
         "status": 200,
@@ -106,7 +109,7 @@ def test_each_guard_action_is_one_line_with_its_causes_and_requests(log, npy, im
         for number in range(3):
             sent = HEADERS | {"X-Request-ID": f"r{number}"}
             assert client_of(service).post("/v1/predict", content=body, headers=sent).status_code == 200
-        shown = [entry["guard"] for entry in service.metrics.batches_since(0) if entry["guard"]]
+        shown = [entry["guard"] for entry in service.streams.default.history.since(0) if entry["guard"]]
     lines = [line for line in stream.getvalue().splitlines() if "guard" in line]
     assert len(lines) == len(shown) > 0
     if form == "json":
@@ -118,7 +121,10 @@ def test_each_guard_action_is_one_line_with_its_causes_and_requests(log, npy, im
         everything = [json.loads(line) for line in stream.getvalue().splitlines()]
         assert {event["event"]: list(event) for event in everything} == documented("request", "guard")
     else:
-        assert f" WARNING guard causes={','.join(shown[-1]['causes'])} action={shown[-1]['action']} " in lines[-1]
+        assert (
+            f" WARNING guard stream=default causes={','.join(shown[-1]['causes'])} action={shown[-1]['action']} "
+            in lines[-1]
+        )
         assert lines[-1].endswith("requests=r2")
 
 

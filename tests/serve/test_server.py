@@ -130,6 +130,33 @@ def test_a_killed_server_continues_from_its_latest_checkpoint(bundle_path, tmp_p
     assert server.stop() == 0
 
 
+def test_a_killed_server_continues_every_stream_from_its_own_latest_checkpoint(
+    bundle_path, tmp_path, npy, images
+) -> None:
+    names = ("a", "b", "c")
+    server = Server(bundle_path, tmp_path, "--checkpoint-seconds", "0.1", "--streams", "4")
+    for count, name in enumerate(names, 1):
+        for seed in range(count):
+            server.ask(f"/v1/streams/{name}/predict", npy(images(6, seed)))
+
+    def saved() -> dict[str, tuple[int, int]]:
+        return {one["stream"]: (one["changes"], one["saved"]) for one in server.ask("/v1/streams")["streams"]}
+
+    expected = {"default": (0, 0), "a": (1, 1), "b": (2, 2), "c": (3, 3)}
+    for _ in range(200):
+        if saved() == expected:
+            break
+        threading.Event().wait(0.05)
+    server.process.kill()
+    server.process.communicate()
+    server = Server(bundle_path, tmp_path, "--streams", "4")
+    assert saved() == expected
+    answers = [server.ask(f"/v1/streams/{name}/predict", npy(images(6, 3)))["batch"]["step"] for name in names]
+    assert answers == [2, 3, 4]
+    assert server.stop() == 0
+    assert "and 3 other streams" in server.said
+
+
 def test_many_signals_do_not_prevent_saving_the_state(bundle_path, tmp_path, npy, images) -> None:
     server = Server(bundle_path, tmp_path)
     server.ask("/v1/predict", npy(images(6)))
@@ -227,7 +254,7 @@ def test_a_file_that_is_not_a_bundle_is_refused(tmp_path) -> None:
 
 
 def test_no_module_of_the_server_needs_posix_only_modules() -> None:
-    modules = ("app", "auth", "bundle", "engine", "logs", "metrics", "requests", "schemas", "server", "service")
+    modules = ("app", "auth", "bundle", "engine", "logs", "metrics", "oip", "requests", "schemas", "server", "streams")
     hide = "import sys; sys.modules.update(dict.fromkeys(('resource', 'fcntl', 'pwd', 'grp')))"
     imports = "; ".join(f"import vcotta.serve.{name}" for name in modules)
     done = subprocess.run([sys.executable, "-c", f"{hide}; {imports}"], capture_output=True, text=True)

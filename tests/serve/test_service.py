@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from vcotta.serve import engine
+from vcotta.serve import state_store
+from vcotta.serve.adapters import Adapters
 from vcotta.serve.bundle import load_bundle, save_bundle
 from vcotta.serve.engine import Engine
 from vcotta.serve.requests import Limits, RefusedError
@@ -24,7 +25,7 @@ MARK = 0.123
 def held(service: Service) -> threading.Event:
     """Keep the worker waiting before its next batch until the event is set."""
     go, real = threading.Event(), service._serve
-    service._serve = lambda jobs: (go.wait(10), real(jobs))
+    service._serve = lambda *batch: (go.wait(10), real(*batch))
     return go
 
 
@@ -48,7 +49,7 @@ def marked(images):
 
 
 def test_requests_are_answered_in_order_as_by_the_bare_adapter(bundle, service, images) -> None:
-    alone = Engine(bundle).adapter
+    alone = Engine(Adapters(bundle)).adapter
     futures = [service.predict(images(6, seed)) for seed in range(5)]
     answers = [future.result(10) for future in futures]
     for seed, served in enumerate(answers):
@@ -73,7 +74,7 @@ def test_small_requests_that_follow_each_other_are_pooled_in_order(bundle, servi
         (5, 0, 2),
         (5, 1, 2),
     ]
-    alone = Engine(bundle).adapter
+    alone = Engine(Adapters(bundle)).adapter
     alone(images(6, 0))
     together = alone(torch.cat([images(2, 1), images(3, 2)])).double().exp()
     assert torch.equal(answers[1].answer.probabilities, together[:2])
@@ -130,7 +131,7 @@ def test_a_failing_request_does_not_change_the_answers_of_the_others(bundle, ser
     last = after.result(
         10
     ).answer.probabilities  # now the worker rests: adapters in two threads share torch's generator
-    alone = Engine(bundle).adapter
+    alone = Engine(Adapters(bundle)).adapter
     alone(images(6, 0))
     expected = alone(torch.cat([sent[0], sent[2]])).double().exp()
     assert torch.equal(futures[0].result(10).answer.probabilities, expected[:2])
@@ -183,7 +184,7 @@ def test_resets_count_towards_the_limit_of_the_queue(bundle, images) -> None:
     with Service(bundle, limits=Limits(images=6, queue=6), wait=0.0) as service:
         go = held(service)
         service.reset()
-        while service._queue:  # the worker has taken it, and is being held
+        while service.streams.default.queue:  # the worker has taken it, and is being held
             pass
         accepted = [service.reset() for _ in range(6)]
         with pytest.raises(RefusedError) as refused:
@@ -217,7 +218,7 @@ def test_waiting_requests_are_refused_if_the_worker_dies(bundle, images) -> None
     with Service(bundle, wait=0.0) as service:
         go = threading.Event()
 
-        def die(jobs):
+        def die(*_):
             go.wait(10)
             raise SystemExit  # no Exception: nothing in the service catches it
 
@@ -298,12 +299,12 @@ def test_the_service_continues_if_checkpoints_cannot_be_written(bundle, tmp_path
         raise error
 
     with Service(bundle, state=tmp_path / "state", checkpoint_seconds=0.0) as service:
-        real = engine.save_checkpoint
-        monkeypatch.setattr(engine, "save_checkpoint", full)
+        real = state_store.save_checkpoint
+        monkeypatch.setattr(state_store, "save_checkpoint", full)
         assert [service.predict(images(6)).result(10).step for _ in range(3)] == [1, 2, 3]
         assert service.metrics.total("checkpoint_failures") >= 2
         assert not service.engine.saved
-        monkeypatch.setattr(engine, "save_checkpoint", real)
+        monkeypatch.setattr(state_store, "save_checkpoint", real)
     assert service.engine.saved
     assert [path.name for path in Path(tmp_path / "state" / "checkpoints").iterdir()] == ["3.safetensors"]
 

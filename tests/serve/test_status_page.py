@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 
+import torch
 from selenium.webdriver.support.ui import WebDriverWait
 
 from vcotta.serve.app import create_app
@@ -125,3 +126,45 @@ def test_the_page_says_when_the_server_does_not_answer(page) -> None:
         {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1},
     )
     until(page, lambda b: "No batch yet" in text(b, "message"))
+
+
+def fleet(service, images) -> None:
+    """Some streams, of which one is flagged and one pinned."""
+    for number in range(6):
+        for seed in range(3):
+            service.predict(images(6, seed), stream=f"camera-{number}").result(10)
+    sure = torch.eye(4).repeat(30, 1)
+    service.find("camera-4").comparison.see(sure, sure.roll(1, 0))
+    service.pin("camera-5", True).result(10)
+
+
+def test_the_page_lists_streams_the_flagged_and_pinned_ones_first_and_shows_the_chosen_one(page, images) -> None:
+    service = page.service_under_test
+    fleet(service, images)
+    until(page, lambda b: len(b.find_elements("css selector", "#stream-rows tr")) == 7)
+    rows = [row.text for row in page.find_elements("css selector", "#stream-rows tr")]
+    assert rows[0].startswith("camera-4 worse: contradiction 18 ")
+    assert rows[1].startswith("camera-5 pinned to the source 18 ")
+    assert [row.split()[0] for row in rows[2:]] == ["camera-0", "camera-1", "camera-2", "camera-3", "default"]
+    assert "1 stream seems to do worse than the source: camera-4." in text(page, "flagged")
+    assert text(page, "memory").startswith("7 of at most 64 streams, 7 in memory: ")
+    page.execute_script(
+        "document.querySelector('a[href=\"#stream=camera-2\"]').click()"
+    )  # rows are replaced each second
+    until(page, lambda b: text(b, "chosen") == "camera-2" and text(b, "tile-steps") == "3")
+    assert page.execute_script("return document.getElementById('line-entropy').points.length") >= 2
+    service.delete("camera-2").result(10)
+    until(page, lambda b: text(b, "chosen") == "default" and text(b, "tile-steps") == "0")
+    assert [line for line in page.get_log("browser") if "404" not in line["message"]] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_of_many_streams_is_not_wider_than_the_window(page, images, width, tmp_path) -> None:
+    fleet(page.service_under_test, images)
+    until(page, lambda b: len(b.find_elements("css selector", "#stream-rows tr")) == 7)
+    size = {"width": width, "height": 1400, "deviceScaleFactor": 1, "mobile": width < 500}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    page.save_screenshot(str(tmp_path / f"streams-{width}.png"))
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

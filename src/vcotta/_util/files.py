@@ -139,8 +139,10 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     return parse_json(Path(path).read_bytes(), str(path))
 
 
-def parse_json(text: str | bytes, name: str) -> Any:
+def parse_json(text: str | bytes, name: str, *, pairs: bool = False) -> Any:
     """Parse JSON; raise a `ValueError` that names the file for anything else, wrong encoding and depth included.
+
+    With ``pairs`` objects become lists of pairs, in which a name may be there twice.
 
     Example:
         >>> parse_json("[1,", "a")
@@ -148,7 +150,7 @@ def parse_json(text: str | bytes, name: str) -> Any:
         ValueError: Expected a to be JSON, but it is damaged: Expecting value: line 1 column 4 (char 3). Restore it.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=list if pairs else None)
     except RecursionError as error:
         raise ValueError(f"Expected {name} to be JSON, but it is nested too deeply. Restore it.") from error
     except ValueError as error:

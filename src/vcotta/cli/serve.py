@@ -107,7 +107,8 @@ def parse_guard(entries: list[str] | None) -> Guard | bool:
 def serve(
     path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file from `vcotta bundle`.")],
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the token that clients need to change the state.")
+        Path | None,
+        typer.Option(help="File with the token that clients need to change states, or JSON with one for each stream."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; without a token a loopback one.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 for any free one.", min=0, max=65535)] = 8000,
@@ -123,7 +124,15 @@ def serve(
     max_body: Annotated[int, typer.Option(help="Most bytes in a request.", min=1)] = 16 * 2**20,
     max_images: Annotated[int, typer.Option(help="Most images in a request.", min=1)] = 256,
     max_pixels: Annotated[int, typer.Option(help="Most pixels in an image file.", min=1)] = 25_000_000,
-    max_queue: Annotated[int, typer.Option(help="Most images that may wait for the adapter.", min=1)] = 1024,
+    max_queue: Annotated[int, typer.Option(help="Most images of one stream that may wait.", min=1)] = 1024,
+    max_requests: Annotated[int, typer.Option(help="Most requests that are read at once.", min=1)] = 64,
+    streams: Annotated[int, typer.Option(help="Most streams, the default one included.", min=1)] = 64,
+    memory: Annotated[
+        int | None,
+        typer.Option(help="MiB for the states of streams; the others are on the disk. Default: 2048, or two states."),
+    ] = None,
+    max_waiting: Annotated[int, typer.Option(help="Most images of all streams that may wait.", min=1)] = 4096,
+    name: Annotated[str, typer.Option(help="Name of the model in the Open Inference Protocol.")] = "vcotta",
     trust: Annotated[
         str | None,
         typer.Option(metavar="PACKAGE.MODULE:FACTORY", help="Allow the bundle to call this function of yours."),
@@ -147,11 +156,12 @@ def serve(
 
     try:
         from vcotta.serve.app import create_app
-        from vcotta.serve.auth import check_exposure, read_token
+        from vcotta.serve.auth import check_exposure, read_tokens
         from vcotta.serve.logs import log_to
         from vcotta.serve.requests import Limits
         from vcotta.serve.server import listen, run_app
         from vcotta.serve.service import Service
+        from vcotta.serve.streams import StreamLimits
     except ImportError as error:
         raise ValueError(
             f"Expected the packages of the extra `serve`, but {error.name} is missing. Install them: "
@@ -160,8 +170,8 @@ def serve(
     if log_format not in ("text", "json"):
         raise unknown_name("log_format", log_format, ("text", "json"))
     log_to("json" if log_format == "json" else "text")
-    token = None if token_file is None else read_token(token_file)
-    check_exposure(host, token)
+    tokens = None if token_file is None else read_tokens(token_file)
+    check_exposure(host, tokens)
     torch.set_num_threads(threads)
     limits = Limits(
         body=max_body,
@@ -169,12 +179,15 @@ def serve(
         image_pixels=max_pixels,
         request_pixels=max(Limits.request_pixels, max_pixels),
         queue=max_queue,
+        requests=max_requests,
     )
+    together = StreamLimits(streams, None if memory is None else memory * 2**20, max_waiting)
     folder = path.with_name(path.name + ".state") if state is None else state
     service = Service(
         load_bundle(path),
         state=folder,
         limits=limits,
+        streams=together,
         pool=pool,
         wait=wait_ms / 1000,
         checkpoint_seconds=checkpoint_seconds,
@@ -186,9 +199,11 @@ def serve(
         engine = service.engine
         version = f"after {engine.changes} changes" if engine.changes else "new"
         typer.echo(f"Serving {service.bundle.method} on {service.bundle.network.name}; state: {folder}, {version}")
-        run_app(create_app(service, token), sockets)
-    if not engine.saved:
+        run_app(create_app(service, tokens, name), sockets)
+    if not service.saved:
         stopped = "Stopped; the state (version %d) could not be saved in %s"
         logging.getLogger("vcotta.serve").error(stopped, engine.changes, folder)
         raise typer.Exit(1)
-    typer.echo(f"Stopped; the state is in {folder} (version {engine.changes})")
+    others = len(service.list_streams()) - 1
+    more = f" and {others} other streams" if others else ""
+    typer.echo(f"Stopped; the state is in {folder} (version {engine.changes}){more}")

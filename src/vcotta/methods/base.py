@@ -57,12 +57,16 @@ class Adapter(Declared, Passes, ABC):
     (batch, classes), of the prediction made before the update. The given model is copied, never changed. Random numbers
     come from the adapter's own stream (`vcotta.nn.rng.OwnRng`). Threads take turns, also with adapters of their own.
 
+    With ``share_start`` the model is not copied but becomes ``start`` itself. Given another adapter's ``start``, many
+    adapters hold the frozen network once; all of them must then run in one thread.
+
     A method declares the attributes of `Declared` and defines `setup`, `predict_and_adapt` and, if it learns from
     source data before testing, `learn_source`. Its state is what it assigns to ``networks``, ``optimizer`` and
     ``memory``. Input checks, modes, counting, reset and saving are done here.
 
     Attributes:
         start: The network as it was given, frozen: the source model.
+        shares_start: Whether other adapters may hold the same ``start``.
         networks: The networks that change, by role.
         optimizer: The optimiser, or None.
         memory: Tensors carried between batches, by name; delete a key to drop one.
@@ -100,6 +104,7 @@ class Adapter(Declared, Passes, ABC):
         seed: int = 0,
         runtime: Runtime | None = None,
         guard: Guard | None = None,
+        share_start: bool = False,
     ) -> None:
         self._lock = threading.RLock()
         check_network(model)
@@ -123,7 +128,8 @@ class Adapter(Declared, Passes, ABC):
         self.config = self.Config() if config is None else config
         self.seed = seed
         self.guard = guard
-        self.start = self.runtime.place(copy.deepcopy(model)).requires_grad_(False)
+        self.shares_start = share_start
+        self.start = self.runtime.place(model if share_start else copy.deepcopy(model)).requires_grad_(False)
         join_views(self.start)  # the model may be another adapter's
         freeze_statistics(self.start)
         self._normalises = any(norm.running_mean is not None for norm in batch_norms(self.start))
@@ -249,7 +255,7 @@ class Adapter(Declared, Passes, ABC):
     def predict_only(self, images: Tensor, samples: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return log-probabilities, those of ``samples`` draws of the weights (here the prediction), and alpha."""
         with torch.enable_grad():
-            log_probs = copy.deepcopy(self).predict_and_adapt(images).detach()
+            log_probs = copy.deepcopy(self, {id(self.start): self.start}).predict_and_adapt(images).detach()
         return log_probs, log_probs.unsqueeze(0), None
 
     @_exclusive

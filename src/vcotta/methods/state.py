@@ -16,7 +16,7 @@ from vcotta.nn.optim import load_optimizer
 if TYPE_CHECKING:
     from vcotta.methods.base import Adapter
 
-__all__ = ["adapter_state", "load_adapter_state"]
+__all__ = ["adapter_state", "load_adapter_state", "state_bytes"]
 
 
 def adapter_state(adapter: Adapter, clone: bool = True) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
         adapter.adopt(state["prepared"])  # networks and optimiser may depend on it
     networks = {"start": adapter.start, **adapter.networks}
     try:
-        _check_shapes(state, networks, adapter.optimizer)
+        _check_shapes(state, networks, adapter.optimizer, adapter.shares_start)
         if missing := adapter._first_memory - state["memory"].keys():
             raise ValueError(f"Expected {', '.join(sorted(missing))} in the state's memory: another version made it.")
     except ValueError:
@@ -69,7 +69,8 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
             load_adapter_state(adapter, before)
         raise
     for role, net in networks.items():
-        net.load_state_dict(state["networks"][role])
+        if role != "start" or not adapter.shares_start:
+            net.load_state_dict(state["networks"][role])
     if adapter.optimizer is not None:
         load_optimizer(adapter.optimizer, state["optimizer"])
     adapter.memory, adapter.prepared = adapter.placed(state["memory"]), adapter.placed(state["prepared"])
@@ -86,6 +87,29 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
         adapter._label_prior.load_state_dict(state["label_prior"], adapter.runtime.device)
     adapter._clumps.load_state_dict(state.get("clumps", {}))
     adapter.last, adapter.signals = {}, {}
+
+
+def state_bytes(adapter: Adapter) -> int:
+    """Return the bytes of all tensors of an adapter's state, without those of a shared ``start``."""
+    state = adapter_state(adapter, clone=False)
+    if adapter.shares_start:
+        del state["networks"]["start"]
+    return _tensor_bytes(state)
+
+
+def _tensor_bytes(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.nbytes
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return 0
+    return sum(map(_tensor_bytes, value))
+
+
+def _same_tensors(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
+    pairs = ((tensor, theirs[name]) for name, tensor in ours.items() if isinstance(tensor, Tensor))
+    return all(torch.equal(tensor.cpu(), other.cpu()) for tensor, other in pairs)
 
 
 def _check_origin(adapter: Adapter, state: dict[str, Any]) -> None:
@@ -121,12 +145,14 @@ def _check_origin(adapter: Adapter, state: dict[str, Any]) -> None:
 
 
 def _check_shapes(
-    state: dict[str, Any], networks: dict[str, nn.Module], optimizer: torch.optim.Optimizer | None
+    state: dict[str, Any], networks: dict[str, nn.Module], optimizer: torch.optim.Optimizer | None, shared: bool
 ) -> None:
     """Raise unless the networks and the optimiser of ``state`` have the shapes of these."""
     for role, net in networks.items():
         if odd := other_shape(net.state_dict(), state["networks"].get(role, {})):
             raise ValueError(f"The state belongs to another network: {odd} ({role}). Use the network it was made with.")
+        if role == "start" and shared and not _same_tensors(net.state_dict(), state["networks"][role]):
+            raise ValueError("The state belongs to another source network than the one that these adapters share.")
     if (optimizer is None) != (state["optimizer"] is None):
         raise ValueError("The state's optimiser does not fit this adapter.")
     if optimizer is not None:

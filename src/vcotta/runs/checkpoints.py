@@ -24,7 +24,16 @@ from vcotta.methods import Adapter
 from vcotta.methods.state import adapter_state
 from vcotta.runs.spec import without_paths
 
-__all__ = ["Mark", "Place", "has_checkpoints", "identity", "remove_checkpoints", "restore", "save_checkpoint"]
+__all__ = [
+    "Mark",
+    "Place",
+    "has_checkpoints",
+    "identity",
+    "newest_checkpoint",
+    "remove_checkpoints",
+    "restore",
+    "save_checkpoint",
+]
 
 CHECKPOINTS = "checkpoints"
 GENERATIONS = 2
@@ -111,6 +120,11 @@ def restore(folder: Path, manifest: Mapping[str, object], adapter: Adapter) -> P
 def has_checkpoints(folder: Path) -> bool:
     """Return whether a run's folder has checkpoints, good or not."""
     return bool(_newest_first(folder / CHECKPOINTS))
+
+
+def newest_checkpoint(folder: Path) -> int:
+    """Return the number of the newest checkpoint of a run, good or not; 0 if there is none."""
+    return max((int(path.stem) for path in _newest_first(folder / CHECKPOINTS)), default=0)
 
 
 def remove_checkpoints(folder: Path) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import tempfile
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,21 +19,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vcotta._util.files import read_json, write_json
-from vcotta._util.tensorfile import read_state
-from vcotta.methods import Adapter, build_adapter
+from vcotta.methods import Adapter
 from vcotta.methods.guard import DiversityWarning
-from vcotta.nn.runtime import Runtime
-from vcotta.runs.checkpoints import CHECKPOINTS, KIND, restore, save_checkpoint
-from vcotta.serve.bundle import Bundle
+from vcotta.methods.io import save
+from vcotta.methods.state import state_bytes
+from vcotta.serve.adapters import Adapters
 from vcotta.serve.logs import hold_warnings
+from vcotta.serve.state_store import StateStore
 
-__all__ = ["Answer", "Engine", "StateLostError", "StateStore"]
+__all__ = ["Answer", "Engine", "StateLostError"]
 
 _log = logging.getLogger("vcotta.serve")
 _LOST = (
     "A step failed and could not be undone (see the server's log), so the model's state is unknown. "
     "Reset the model with POST /v1/reset, or restart the server to continue from its latest checkpoint."
+)
+
+_UNREADABLE = (
+    "The state of this stream cannot be read from the disk (see the server's log). Restore its folder and restart the "
+    "server, or begin anew: reset the stream."
 )
 
 
@@ -71,164 +73,88 @@ class Answer:
         return replace(self, probabilities=self.probabilities[rows], entropy=self.entropy[rows], more=more)
 
 
-class StateStore:
-    """A folder with ``manifest.json``, which names the bundle, and the newest two checkpoints of the adapter.
-
-    A damaged checkpoint is skipped with a warning. If one cannot be written, the server continues without it.
-
-    Args:
-        folder: Folder of the checkpoints; None for a temporary one, so that the state is lost at the end.
-        bundle: The bundle that is served.
-        every: Seconds between two checkpoints.
-        on_failure: Called whenever a checkpoint cannot be written.
-    """
-
-    def __init__(
-        self, folder: Path | None, bundle: Bundle, every: float = 30.0, on_failure: Callable[[], None] = lambda: None
-    ) -> None:
-        self.folder, self.every, self.on_failure = folder, every, on_failure
-        self.manifest: dict[str, Any] = {"bundle": bundle.sha256, "method": bundle.method}
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._restore_point: Path | None = None  # None for the adapter's start
-        self._saved, self._tried = 0, time.monotonic()
-
-    def resume(self, adapter: Adapter) -> int:
-        """Load the newest good checkpoint, if there is one; return its state version.
-
-        Raises:
-            ValueError: If the folder belongs to another bundle, or none of its checkpoints can be used.
-            OSError: If a checkpoint cannot be read.
-        """
-        if self.folder is None:
-            return 0
-        path = self.folder / "manifest.json"
-        if path.exists():
-            self._check_manifest(path)
-        else:
-            write_json(path, self.manifest)
-        place = restore(self.folder, self.manifest, adapter)
-        if place is None:
-            if any((self.folder / CHECKPOINTS).glob("*.safetensors")):
-                raise ValueError(
-                    f"Expected a usable checkpoint in {self.folder / CHECKPOINTS}, but there is none (see the warnings "
-                    "above). Choose another --state folder, or remove this one."
-                )
-            return 0
-        self._saved = place.batches
-        self._restore_point = _checkpoint(self.folder, place.batches)
-        return self._saved
-
-    def due(self, changes: int) -> float | None:
-        """Return the seconds until the next checkpoint, 0 or less if it is due; None if there is nothing to save."""
-        return None if self.has(changes) else self._tried + self.every - time.monotonic()
-
-    def has(self, changes: int) -> bool:
-        """Return whether this state version is on disk, or need not be."""
-        return self.folder is None or changes == self._saved
-
-    def save(self, adapter: Adapter, changes: int) -> bool:
-        """Write a checkpoint and make it the restore point; log a failure, and return whether it succeeded."""
-        self._tried = time.monotonic()
-        try:
-            folder = self.folder
-            if folder is None:
-                self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="vcotta-serve-")
-                folder = Path(self._temporary.name)
-            save_checkpoint(folder, self.manifest, adapter, changes, {})
-        except Exception as error:  # a full disk, no memory: the server must continue whatever the reason
-            self.on_failure()
-            _log.exception("The state after %d changes could not be saved; the server continues: %s", changes, error)
-            return False
-        self._saved, self._restore_point = changes, _checkpoint(folder, changes)
-        return True
-
-    def start_anew(self) -> None:
-        """Make the adapter's start the restore point."""
-        self._restore_point = None
-
-    def restore(self, adapter: Adapter) -> None:
-        """Put the adapter into the state of the restore point; OSError or ValueError if its file cannot be read."""
-        if self._restore_point is None:
-            adapter.reset()
-        else:
-            adapter.load_state_dict(read_state(self._restore_point, KIND)["adapter"])
-
-    def close(self) -> None:
-        """Remove the temporary folder, if there is one."""
-        if self._temporary is not None:
-            self._temporary.cleanup()
-
-    def _check_manifest(self, path: Path) -> None:
-        try:
-            found = read_json(path)["bundle"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"Expected {path} to name a bundle, but got: {error}. Choose another folder.") from error
-        if found != self.manifest["bundle"]:
-            raise ValueError(
-                f"Expected {self.folder} to hold the state of this bundle, but it is of another one "
-                f"({str(found)[:12]}, not {self.manifest['bundle'][:12]}). Choose another --state folder."
-            )
-
-
-def _checkpoint(folder: Path, changes: int) -> Path:
-    return folder / CHECKPOINTS / f"{changes}.safetensors"
-
-
 class Engine:
-    """An adapter whose failed steps are undone.
+    """An adapter whose failed steps are undone, and whose state can be put to disk while nobody needs it.
 
     Args:
-        bundle: The bundle to serve.
-        runtime: Device and precision.
-        trusted: As for `Bundle.build_network`.
-        pool: Batch size to compile for; None for the bundle's.
+        adapters: Builds the adapter.
         store: Where checkpoints are saved; None for a temporary folder.
         journal_batches: Batches the journal may hold, which bounds the time to undo a step.
         journal_bytes: Bytes the journal may hold; None for the size of the network, but at least 256 MiB.
 
     Attributes:
-        adapter: The adapter.
         changes: State version: counts updates and resets, survives restarts.
+        steps: Batches since the start or the latest reset; None while a state on disk was not loaded yet.
+        skipped: Skipped updates among them.
         lost: Why the state cannot be used, None if it can.
     """
 
     def __init__(
         self,
-        bundle: Bundle,
-        runtime: Runtime | None = None,
-        trusted: str | None = None,
-        pool: int | None = None,
+        adapters: Adapters,
         *,
         store: StateStore | None = None,
         journal_batches: int = 256,
         journal_bytes: int | None = None,
     ) -> None:
-        self.adapter: Adapter = build_adapter(
-            bundle.method,
-            bundle.build_network(trusted),
-            guard=bundle.build_guard() or False,
-            seed=bundle.seed,
-            runtime=runtime or Runtime(),
-            **bundle.settings,
-        )
-        self.adapter.compile_for((bundle.batch_size if pool is None else pool, *bundle.preprocess.shape))
-        if bundle.prepared:
-            self.adapter.adopt(bundle.prepared)
-        self.store = StateStore(None, bundle) if store is None else store
-        self.changes = 0
+        self.store = StateStore(None, adapters.bundle) if store is None else store
+        self.changes = self.store.newest()
+        self.steps: int | None = None if self.changes else 0
+        self.skipped = 0
         self.lost: str | None = None
+        self._adapters = adapters
+        self._adapter: Adapter | None = None
+        self._resumed = self._can_undo = False
         self._journal: list[Tensor] = []
         self._journal_batches = journal_batches
-        size = sum(tensor.nbytes for tensor in bundle.weights.values())
-        self._journal_bytes = max(size, 256 * 2**20) if journal_bytes is None else journal_bytes
-        self._can_undo = True
-        outputs = self.try_out(torch.zeros(1, *bundle.preprocess.shape)).probabilities.shape[1]
-        if outputs != len(bundle.class_names):
-            raise ValueError(f"Expected a network with {len(bundle.class_names)} outputs, but it has {outputs}.")
+        self._journal_bytes = max(adapters.source_bytes, 256 * 2**20) if journal_bytes is None else journal_bytes
+        self._state_bytes = 0
 
     def resume(self) -> None:
         """Continue from the newest checkpoint, if there is one; for errors see `StateStore.resume`."""
-        self.changes = self.store.resume(self.adapter)
+        adapter = self._adapters.build()
+        self.changes = self.store.resume(adapter)
+        self._resumed = self._can_undo = True
+        self._hold(adapter)
+
+    @property
+    def adapter(self) -> Adapter:
+        """The adapter, which is loaded from the disk if it is there.
+
+        Raises:
+            StateLostError: If the state on the disk cannot be read.
+        """
+        if self._adapter is None:
+            try:
+                if self._resumed:
+                    adapter = self._adapters.build()
+                    self.store.restore(adapter)
+                    self._hold(adapter)
+                else:
+                    self.resume()
+            except (OSError, ValueError) as error:
+                _log.exception("A state could not be loaded")
+                raise StateLostError(_UNREADABLE) from error
+        assert self._adapter is not None
+        return self._adapter
+
+    @property
+    def awake(self) -> bool:
+        """Whether the adapter is in memory."""
+        return self._adapter is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory: the state, without the source network, and the images of the journal."""
+        return self._state_bytes + sum(batch.nbytes for batch in self._journal)
+
+    def sleep(self) -> bool:
+        """Put the state to disk and free its memory; return whether that succeeded."""
+        if self.lost is None and (self._journal or not self._can_undo) and self.awake and not self.save():
+            return False
+        self._adapter, self._state_bytes = None, 0
+        self._journal.clear()
+        return True
 
     def adapt(self, images: Tensor, finish: Callable[[Answer], object] = lambda _: None) -> Answer:
         """Predict a batch and adapt to it; if the step fails, or ``finish`` with its answer, it is undone.
@@ -236,7 +162,7 @@ class Engine:
         Raises:
             StateLostError: If a failed step, this one or an earlier one, could not be undone.
         """
-        self._check_usable()
+        self._load()
         try:
             answer = self._step(images)
             kept = _compact(images)
@@ -247,6 +173,7 @@ class Engine:
             raise
         self.changes += 1
         self._journal.append(kept)
+        self._count()
         full = len(self._journal) >= self._journal_batches
         if full or sum(batch.nbytes for batch in self._journal) >= self._journal_bytes:
             self._can_undo = self.save()
@@ -255,7 +182,7 @@ class Engine:
 
     def try_out(self, images: Tensor) -> Answer:
         """Take a step and undo it, whether it fails or not; errors as for `adapt`."""
-        self._check_usable()
+        self._load()
         if self._journal or not self._can_undo:
             self.save()  # so that undoing repeats no batch
         try:
@@ -273,18 +200,33 @@ class Engine:
         Raises:
             StateLostError: If an earlier step failed and could not be undone.
         """
-        self._check_usable()
-        seen = self.adapter.predict(images, coverage=coverage)
-        names = ("predictive_entropy", "expected_entropy", "mutual_information", "alpha", "abstain")
-        more = {name: values.cpu() for name in names if (values := getattr(seen, name)) is not None}
-        return _answer(seen.probabilities.log(), {}, **more)
+        return predicted(self._load(), images, coverage)
+
+    def predict_as_source(self, images: Tensor, coverage: float | None = None) -> Answer:
+        """Predict a batch as the source network does; the state is not needed and does not change."""
+        return predicted(self._adapters.source, images, coverage)
+
+    def predict_normalised(self, images: Tensor) -> Answer | None:
+        """Predict as the source network normalised by the batch; None if it has no BatchNorm."""
+        adapter = self._adapters.normalised
+        return None if adapter is None else predicted(adapter, images)
+
+    def export(self, path: Path) -> None:
+        """Write the adapter to a file that `vcotta.load` reads; errors as for `predict`."""
+        save(self._load(), path)
 
     def reset(self) -> None:
-        """Return to the adapter's start."""
-        self.adapter.reset()
+        """Return to the adapter's start; a state that cannot be read is replaced."""
+        if self._adapter is None:
+            self.store.begin()
+            self._hold(self._adapters.build())
+        else:
+            self._adapter.reset()
+            self._count()
         self.store.start_anew()
         self._journal.clear()
-        self.changes += 1
+        self.changes = max(self.changes, self.store.newest()) + 1
+        self._resumed = True
         self._can_undo, self.lost = True, None
         if not self.saved:
             self.save()  # or a kill would bring the state from before the reset back
@@ -302,9 +244,23 @@ class Engine:
         """Whether the current state is on disk, or need not be."""
         return self.lost is None and self.store.has(self.changes)
 
+    @property
+    def saved_changes(self) -> int | None:
+        """The state version that a killed process would continue from; None if states need not survive."""
+        return self.store.saved_changes
+
     def due(self) -> float | None:
         """Seconds until a checkpoint is due, None if there is nothing to save."""
         return None if self.lost is not None else self.store.due(self.changes)
+
+    def _hold(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._count()
+
+    def _count(self) -> None:
+        assert self._adapter is not None
+        self.steps, self.skipped = self._adapter.steps, self._adapter.skipped
+        self._state_bytes = state_bytes(self._adapter)
 
     def _step(self, images: Tensor) -> Answer:
         with hold_warnings(DiversityWarning) as held:  # the log gets them only if the step is not undone
@@ -325,9 +281,19 @@ class Engine:
             self.lost = _LOST
             raise StateLostError(self.lost) from error
 
-    def _check_usable(self) -> None:
+    def _load(self) -> Adapter:
+        """Return the adapter if its state can be used."""
         if self.lost is not None:
             raise StateLostError(self.lost)
+        return self.adapter
+
+
+def predicted(adapter: Adapter, images: Tensor, coverage: float | None = None) -> Answer:
+    """Let an adapter predict a batch without adapting to it."""
+    seen = adapter.predict(images, coverage=coverage)
+    names = ("predictive_entropy", "expected_entropy", "mutual_information", "alpha", "abstain")
+    more = {name: values.cpu() for name in names if (values := getattr(seen, name)) is not None}
+    return _answer(seen.probabilities.log(), {}, **more)
 
 
 def _took_update(adapter: Adapter) -> bool:

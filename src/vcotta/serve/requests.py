@@ -26,7 +26,7 @@ from vcotta.data.image_files import to_size
 from vcotta.nn.inputs import check_images
 from vcotta.serve.bundle import Preprocess
 
-__all__ = ["FORM", "NPY", "Limits", "RefusedError", "decode_files", "decode_npy", "discard", "read_images"]
+__all__ = ["FORM", "NPY", "Limits", "RefusedError", "decode_files", "decode_npy", "discard", "read_body", "read_images"]
 
 FORM, NPY = "multipart/form-data", "application/x-npy"
 
@@ -59,8 +59,8 @@ class Limits(Settings):
         images: Images in a request.
         image_pixels: Pixels of an image file before it is resized, read from its header.
         request_pixels: Pixels of all image files of a request together.
-        queue: Images that may wait for the adapter; further requests are refused (429).
-        requests: Requests that may be open at once; further ones are refused (429).
+        queue: Images of one stream that may wait for the adapter; further requests are refused (429).
+        requests: Requests that may be read at once, half of them of one stream; further ones are refused (429).
         read_seconds: Seconds a client may take to send a request.
     """
 
@@ -107,6 +107,18 @@ async def read_images(request: Request, preprocess: Preprocess, limits: Limits, 
     except ClientDisconnect:
         raise RefusedError(400, "The client disconnected before the request was complete.") from None
     return await asyncio.get_running_loop().run_in_executor(pool, decode)
+
+
+async def read_body(request: Request, limits: Limits) -> bytes:
+    """Read the body of a request; raise `RefusedError` (400, 408 or 413) if it is too slow, too large or cut off."""
+    try:
+        async with asyncio.timeout(limits.read_seconds):
+            return b"".join([chunk async for chunk in _limited(request, limits)])
+    except TimeoutError:
+        detail = f"Expected the request within {limits.read_seconds:g} seconds, but it took longer."
+        raise RefusedError(408, detail) from None
+    except ClientDisconnect:
+        raise RefusedError(400, "The client disconnected before the request was complete.") from None
 
 
 async def discard(request: Request, limits: Limits) -> None:

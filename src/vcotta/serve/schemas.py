@@ -6,7 +6,27 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-__all__ = ["BatchInfo", "Health", "ImagePrediction", "PredictResponse", "Problem", "ResetResponse", "State", "StepInfo"]
+__all__ = [
+    "BatchInfo",
+    "Failure",
+    "Health",
+    "ImagePrediction",
+    "InferenceResponse",
+    "Live",
+    "ModelMetadata",
+    "ModelReady",
+    "PredictResponse",
+    "Problem",
+    "Ready",
+    "ResetResponse",
+    "ServerMetadata",
+    "State",
+    "StepInfo",
+    "StreamChange",
+    "StreamCounters",
+    "StreamInfo",
+    "StreamList",
+]
 
 _CHANGES = "State version: counts updates and resets, survives restarts."
 
@@ -98,8 +118,64 @@ class StepInfo(BaseModel):
     )
 
 
-class State(BaseModel):
-    """The served model, its counters and its latest batches."""
+class StreamCounters(BaseModel):
+    """The counters of a stream."""
+
+    stream: str = Field(description="Name of the stream.")
+    steps: int | None = Field(
+        description="Batches since the start or the latest reset; null until a state on the disk was needed."
+    )
+    changes: int = Field(description=_CHANGES)
+    saved: int | None = Field(
+        description="The state version that a killed server would continue from; null if states do not survive."
+    )
+    waiting: int = Field(description="Images that wait for the adapter.")
+    images: int = Field(description="Images in requests with adaptation since the server started.")
+    updates: int = Field(description="Updates of the model since the server started.")
+    guarded: int = Field(description="Batches since the server started in which the guard acted.")
+    in_memory: bool = Field(description="Whether the state is in memory, not only on the disk.")
+    bytes: int = Field(description="Bytes of the state in memory, with the images since the latest checkpoint.")
+    pinned: bool = Field(description="Whether the stream answers as the source network and does not adapt.")
+    signs: list[str] = Field(
+        description="By which signs the stream seems to do worse than the source: contradiction, entropy, collapse."
+    )
+    contradiction: float | None = Field(
+        description="Share of the recent images the source is sure of that the stream classifies otherwise."
+    )
+
+
+class StreamInfo(StreamCounters):
+    """A stream in the list of all: its counters and some values of its latest batch."""
+
+    entropy: float | None = Field(description="Mean entropy of the predictions, in nats.")
+    parameter_distance: float | None = Field(
+        description="Distance of the parameters from their start, relative to the norm of the start."
+    )
+    effective_classes: float | None = Field(description="Number of classes that the batch seems to hold.")
+
+
+class StreamList(BaseModel):
+    """The streams, and the memory of their states."""
+
+    streams: list[StreamInfo]
+    total: int = Field(description="Streams, also those not in the list.")
+    most: int = Field(description="Streams that there may be.")
+    in_memory: int = Field(description="Streams whose state is in memory.")
+    memory: int = Field(description="Bytes of states that may be in memory.")
+    held: int = Field(description="Bytes of states that are in memory.")
+    source: int = Field(description="Bytes of the source network, which all streams share.")
+
+
+class StreamChange(BaseModel):
+    """A stream that was made, pinned, released or deleted."""
+
+    stream: str = Field(description="Name of the stream.")
+    changes: int = Field(description=_CHANGES)
+    pinned: bool = Field(description="Whether the stream answers as the source network and does not adapt.")
+
+
+class State(StreamCounters):
+    """The served model, and the counters and latest batches of a stream."""
 
     version: str = Field(description="Version of vcotta.")
     network: str = Field(description="Name of the network.")
@@ -115,12 +191,86 @@ class State(BaseModel):
     limits: dict[str, float] = Field(description="Limits on requests.")
     token_needed: bool = Field(description="Whether requests that change the state need a token.")
     uptime: float = Field(description="Seconds since the server started.")
-    steps: int = Field(description="Batches since the start or the latest reset.")
-    skipped: int = Field(description="Skipped updates among them.")
-    changes: int = Field(description=_CHANGES)
-    waiting: int = Field(description="Images that wait for the adapter.")
-    images: int = Field(description="Images in requests with adaptation since the server started.")
-    updates: int = Field(description="Updates of the model since the server started.")
-    guarded: int = Field(description="Batches since the server started in which the guard acted.")
+    skipped: int = Field(description="Skipped updates since the start or the latest reset.")
     low_diversity: bool = Field(description="Whether the latest batches seem to hold few classes.")
-    history: list[StepInfo] = Field(description="The latest batches, at most 600, oldest first.")
+    history: list[StepInfo] = Field(
+        description="The latest batches, oldest first: at most 600, or 60 of streams other than `default`."
+    )
+
+
+# The Open Inference Protocol.
+
+
+class Failure(BaseModel):
+    """Why a request of the Open Inference Protocol was refused."""
+
+    error: str = Field(description="What was expected, what was sent, what to do.")
+
+
+class ServerMetadata(BaseModel):
+    """The server."""
+
+    name: str
+    version: str = Field(description="Version of vcotta.")
+    extensions: list[str] = Field(description="Extensions of the protocol.")
+
+
+class Live(BaseModel):
+    """The server runs."""
+
+    live: bool
+
+
+class Ready(BaseModel):
+    """The server serves requests."""
+
+    ready: bool
+
+
+class ModelReady(BaseModel):
+    """The model serves requests."""
+
+    name: str
+    ready: bool
+
+
+class Tensor(BaseModel):
+    """A tensor."""
+
+    name: str
+    datatype: str
+    shape: list[int] = Field(description="-1 for the number of images.")
+
+
+class ModelMetadata(BaseModel):
+    """The model and its tensors."""
+
+    name: str
+    platform: str = Field(description='Always "vcotta".')
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+
+class InferenceParameters(BaseModel):
+    """The stream, and the batch in which a request was processed."""
+
+    stream: str = Field(description="Name of the stream.")
+    step: int = Field(description="Number of the batch since the start or the latest reset.")
+    changes: int = Field(description=_CHANGES)
+    adapted: bool = Field(description="Whether an update of the model was taken.")
+
+
+class OutputTensor(Tensor):
+    """A tensor of an answer."""
+
+    data: list[float] | None = Field(None, description="Its numbers, if they are not behind the JSON.")
+    parameters: dict[str, int] | None = Field(None, description="`binary_data_size`, if they are.")
+
+
+class InferenceResponse(BaseModel):
+    """The predictions of an inference request."""
+
+    model_name: str
+    id: str | None = Field(None, description="The `id` of the request.")
+    parameters: InferenceParameters
+    outputs: list[OutputTensor]

@@ -1,9 +1,7 @@
-"""A queue of requests, and one worker thread that serves them in order.
+"""One worker thread that serves the requests of all streams: those of one stream in order, the streams in turn.
 
-A request with at least ``pool`` images is a batch of its own. Smaller ones that follow each other are pooled, because
-the batch statistics of a few images are poor: until the next would make more than ``pool`` images, or ``wait`` seconds
-have passed since the first. Predictions without adaptation are never pooled. So with requests of ``pool`` images or
-more, or ``pool=1``, answers depend only on the order of the requests, not on the clock.
+With requests of ``pool`` images or more, or ``pool=1``, a stream's answers depend only on the order of its requests,
+not on the clock, and never on what other streams are sent.
 """
 
 from __future__ import annotations
@@ -11,13 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,60 +20,35 @@ from torch import Tensor
 from vcotta._util.locks import locked
 from vcotta._version import __version__
 from vcotta.nn.runtime import Runtime
+from vcotta.serve.adapters import Adapters
 from vcotta.serve.bundle import Bundle
-from vcotta.serve.diversity import DiversityEvent
-from vcotta.serve.engine import Answer, Engine, StateLostError, StateStore
-from vcotta.serve.logs import log_event, log_message
+from vcotta.serve.engine import Answer, Engine, StateLostError
+from vcotta.serve.events import compare, log_batch
+from vcotta.serve.jobs import Job, Served, nothing_served, replies, stopping
+from vcotta.serve.logs import log_event
 from vcotta.serve.metrics import Metrics
 from vcotta.serve.requests import Limits, RefusedError
+from vcotta.serve.schedule import Schedule
+from vcotta.serve.streams import DEFAULT, Stream, StreamLimits, Streams
 
-__all__ = ["Served", "Service"]
+__all__ = ["Service"]
 
 _log = logging.getLogger("vcotta.serve")
-
-
-@dataclass(frozen=True)
-class Served:
-    """The predictions for a request's images, and the batch they were part of; see `vcotta.serve.schemas.BatchInfo`.
-
-    ``body`` is what the request's ``render`` made of it.
-    """
-
-    answer: Answer
-    step: int
-    changes: int
-    batch_images: int
-    batch_requests: int
-    offset: int
-    body: bytes = b""
-
-
-@dataclass
-class _Job:
-    kind: Literal["adapt", "predict", "reset"]
-    images: Tensor
-    coverage: float | None = None
-    request: str = ""
-    render: Callable[[Served], bytes] | None = None
-    accepted: float = field(default_factory=time.monotonic)
-    future: Future[Served] = field(default_factory=Future)
-
-    def __len__(self) -> int:
-        return len(self.images)
 
 
 class Service:
     """A context manager that serves requests within its block.
 
-    At the end it finishes the current batch, refuses the waiting requests (503), and saves the state.
+    At the end it finishes the current batch, refuses the waiting requests (503), and saves the states.
 
     Args:
         bundle: The bundle to serve.
-        state: Folder of the checkpoints; None if the state need not survive.
+        state: Folder of the checkpoints; None if the states need not survive.
         limits: Bounds on requests.
+        streams: Bounds on streams.
         pool: Small requests are pooled up to this many images; None for the bundle's batch size.
         wait: Seconds a small request waits for others.
-        checkpoint_seconds: Seconds between two checkpoints.
+        checkpoint_seconds: Seconds between two checkpoints of a stream.
         runtime: Device and precision.
         trusted: As for `Bundle.build_network`.
 
@@ -87,11 +57,9 @@ class Service:
         ValueError: The bundle's network cannot be built, or the state folder is of another bundle.
 
     Attributes:
-        bundle: The bundle without its tensors, which the adapter has copied.
-        engine: The adapter.
-        metrics: Counters and the latest batches.
-        diversity: Whether the latest batches seem to hold few classes.
-        waiting: Number of images that wait for the adapter.
+        bundle: The bundle without its tensors.
+        streams: The streams.
+        metrics: Counters of all streams.
     """
 
     def __init__(
@@ -100,28 +68,22 @@ class Service:
         *,
         state: Path | None = None,
         limits: Limits | None = None,
+        streams: StreamLimits | None = None,
         pool: int | None = None,
         wait: float = 0.02,
         checkpoint_seconds: float = 30.0,
         runtime: Runtime | None = None,
         trusted: str | None = None,
     ) -> None:
-        self.bundle = replace(bundle, weights={}, prepared={})
-        self.state, self.limits = state, limits or Limits()
-        self.pool, self.wait = bundle.batch_size if pool is None else pool, wait
-        self.metrics, self.diversity = Metrics(), DiversityEvent()
-        store = StateStore(state, self.bundle, checkpoint_seconds, self.metrics.failed_checkpoints.inc)
-        self.engine = Engine(bundle, runtime, trusted, self.pool, store=store)
+        self.state, self.limits, self.metrics = state, limits or Limits(), Metrics()
+        self.pool = bundle.batch_size if pool is None else pool
+        self._adapters = Adapters(bundle, runtime, trusted, self.pool)
+        self.bundle = self._adapters.bundle
+        failed = self.metrics.failed_checkpoints.inc
+        self.streams = Streams(self._adapters, streams or StreamLimits(), state, checkpoint_seconds, failed)
         self.metrics.describe(version=__version__, method=bundle.method, bundle=bundle.sha256[:12])
-        self.metrics.watch(
-            {
-                "steps": lambda: self.engine.adapter.steps,
-                "changes": lambda: self.engine.changes,
-                "waiting_images": lambda: self.waiting,
-            }
-        )
-        self.waiting = 0
-        self._queue: deque[_Job] = deque()
+        self.metrics.watch(self)
+        self._schedule = Schedule(self.pool, wait)
         self._ready = threading.Condition()
         self._stopping = False
         self._worker = threading.Thread(target=self._work, name="vcotta-adapter", daemon=True)
@@ -131,9 +93,10 @@ class Service:
         if self.state is not None:
             busy = f"Expected {self.state} to be free, but another server is using it."
             self._held.enter_context(locked(self.state / ".lock", busy))
-        self._held.callback(self.engine.store.close)
+        self._held.callback(self.streams.close)
         try:
             self.engine.resume()
+            self.streams.find_kept()
         except BaseException:
             self._held.close()
             raise
@@ -147,6 +110,41 @@ class Service:
 
     # Called by any thread.
 
+    @property
+    def engine(self) -> Engine:
+        """The adapter of the default stream."""
+        return self.streams.default.engine
+
+    @property
+    def waiting(self) -> int:
+        """Number of images that wait for the adapter, of all streams."""
+        return self._schedule.waiting
+
+    @property
+    def source_bytes(self) -> int:
+        """Bytes of the source network, which all streams share."""
+        return self._adapters.source_bytes
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker is running and not about to stop."""
+        return self._worker.is_alive() and not self._stopping
+
+    @property
+    def saved(self) -> bool:
+        """Whether the state of every stream is on disk, or need not be."""
+        return all(stream.engine.saved for stream in self.streams.all())
+
+    def list_streams(self) -> list[Stream]:
+        """Return all streams, the oldest first."""
+        with self._ready:
+            return self.streams.all()
+
+    def find(self, name: str) -> Stream:
+        """Return a stream; errors as for `Streams.find`."""
+        with self._ready:
+            return self.streams.find(name)
+
     def predict(
         self,
         images: Tensor,
@@ -155,53 +153,116 @@ class Service:
         coverage: float | None = None,
         request: str = "",
         render: Callable[[Served], bytes] | None = None,
+        stream: str = DEFAULT,
     ) -> Future[Served]:
         """Queue a request; its future always gets an answer or a `RefusedError`.
 
         Args:
             images: The images.
-            adapt: Whether to adapt to them.
+            adapt: Whether to adapt to them, which makes the stream if there is none.
             coverage: As for `Engine.predict`.
             request: Name of the request in the log.
             render: Makes the body of the answer; if it raises, the step is undone.
+            stream: Name of the stream.
 
         Raises:
-            RefusedError: 429 if too many images are waiting, 503 if the server is stopping.
+            RefusedError: 429 if too many images are waiting, 503 if the server is stopping, 404, 409 or 422 if there
+                is no such stream, or cannot be.
         """
-        return self._submit(_Job("adapt" if adapt else "predict", images, coverage, request, render))
+        job = Job("adapt" if adapt else "predict", images, coverage, request, render)
+        return self._submit(stream, job, make=adapt)[0]
 
-    def reset(self) -> Future[Served]:
+    def make(self, name: str) -> tuple[Future[Served], bool]:
+        """Make a stream if there is none of that name; return whether there was none. Errors as for `predict`."""
+
+        def begin(stream: Stream) -> Served:
+            stream.engine.store.begin()
+            return nothing_served(stream.engine.changes)
+
+        return self._act(name, begin, make=True)
+
+    def reset(self, name: str = DEFAULT) -> Future[Served]:
         """Queue a return to the start, behind the waiting requests; errors as for `predict`."""
-        return self._submit(_Job("reset", torch.empty(0)))
 
-    @property
-    def alive(self) -> bool:
-        """Whether the worker is running and not about to stop."""
-        return self._worker.is_alive() and not self._stopping
+        def reset(stream: Stream) -> Served:
+            stream.engine.reset()
+            stream.forget()
+            self.streams.make_room(stream)
+            return nothing_served(stream.engine.changes)
 
-    def _submit(self, job: _Job) -> Future[Served]:
+        return self._act(name, reset)[0]
+
+    def pin(self, name: str, pinned: bool) -> Future[Served]:
+        """Pin a stream to the source network from the next request on, or release it; errors as for `predict`."""
+
+        def pin(stream: Stream) -> Served:
+            stream.pin(pinned)
+            log_event("pin", logging.WARNING, stream=name, pinned=pinned)
+            return nothing_served(stream.engine.changes)
+
+        return self._act(name, pin)[0]
+
+    def export(self, name: str, path: Path) -> Future[Served]:
+        """Write a stream's adapter to a file that `vcotta.load` reads, in its turn; errors as for `predict`."""
+
+        def export(stream: Stream) -> Served:
+            self.streams.make_room(stream)
+            stream.engine.export(path)
+            return nothing_served(stream.engine.changes)
+
+        return self._act(name, export)[0]
+
+    def delete(self, name: str) -> Future[Served]:
+        """Delete a stream after the requests that wait; later ones are refused. Errors as for `predict`."""
+        if name == DEFAULT:
+            raise RefusedError(409, "The stream 'default' cannot be deleted. Reset it instead.")
+
+        def delete(stream: Stream) -> Served:
+            try:
+                with self._ready:
+                    self.streams.delete(stream)
+            except OSError as error:
+                stream.closing = False
+                raise RefusedError(503, f"The state of {name!r} cannot be removed from the disk: {error}") from error
+            self.metrics.forget(name)
+            return nothing_served(stream.engine.changes)
+
+        return self._act(name, delete, closes=True)[0]
+
+    def _act(
+        self, name: str, act: Callable[[Stream], Served], *, make: bool = False, closes: bool = False
+    ) -> tuple[Future[Served], bool]:
+        job = Job("act")
+        found: list[Stream] = []
+        job.act = lambda: act(found[0])
+        return self._submit(name, job, make=make, closes=closes, found=found)
+
+    def _submit(
+        self, name: str, job: Job, *, make: bool = False, closes: bool = False, found: list[Stream] | None = None
+    ) -> tuple[Future[Served], bool]:
         with self._ready:
             if not self.alive:
-                raise _stopping()
-            most = self.limits.queue
-            if self.waiting + len(job) > most or len(self._queue) >= most:  # a reset has no images
-                detail = (
-                    f"Expected at most {most} images and as many requests to wait, but {self.waiting} images in "
-                    f"{len(self._queue)} requests already do. Try again in a moment."
-                )
-                raise RefusedError(429, detail, Retry_After="1")
+                raise stopping()
+            if make:
+                stream, new = self.streams.find_or_make(name)
+            else:
+                stream, new = self.streams.find(name), False
+            self._schedule.check_room(stream, job, self.limits.queue, self.streams.limits.queue)
+            if found is not None:
+                found.append(stream)
+            stream.closing = closes
             job.future.set_running_or_notify_cancel()  # an accepted request can no longer be cancelled
-            self._queue.append(job)
-            self.waiting += len(job)
+            self._schedule.add(stream, job)
             self._ready.notify()
-        return job.future
+        return job.future, new
 
     def _stop(self) -> None:
         """Accept no more requests, and refuse those that wait."""
         with self._ready:
             self._stopping = True
-            while self._queue:
-                self._take().future.set_exception(_stopping())
+            for stream in self.streams.all():
+                for job in self._schedule.clear(stream):
+                    job.future.set_exception(stopping())
             self._ready.notify()
 
     # Called by the worker only.
@@ -211,112 +272,106 @@ class Service:
             self._serve_all()
         finally:  # however the worker ends, no request waits for ever
             self._stop()
-        if not self.engine.saved:
-            self.engine.save()
+        for stream in self.streams.all():
+            if not stream.engine.saved:
+                stream.engine.save()
 
     def _serve_all(self) -> None:
-        while (jobs := self._next_batch()) is not None:
-            try:
-                if jobs:
-                    self._serve(jobs)
-            except Exception as error:  # the next batch must still be served
-                if not isinstance(error, StateLostError):  # which was logged when the state was lost
-                    _log.exception("A batch could not be served")
-                self._refuse(jobs, error)
-            if (due := self.engine.due()) is not None and due <= 0:
-                self.engine.save()
+        while (batch := self._next_batch()) is not None:
+            if batch:
+                stream, jobs = batch
+                try:
+                    self._serve(stream, jobs)
+                except Exception as error:  # the next batch must still be served
+                    if not isinstance(error, StateLostError | RefusedError):  # logged when the state was lost
+                        _log.exception("A batch could not be served")
+                    self._refuse(jobs, error)
+            self._save_due()
 
-    def _next_batch(self) -> list[_Job] | None:
-        """Wait for the jobs of the next batch; an empty list if a checkpoint is due first, None at the end."""
+    def _next_batch(self) -> tuple[Stream, list[Job]] | tuple[()] | None:
+        """Wait for the next batch; an empty one if a checkpoint is due first, None at the end."""
         with self._ready:
-            if not self._queue and not self._stopping:
-                self._ready.wait(self.engine.due())
-            if not self._queue:
-                return None if self._stopping else []
-            jobs = [self._take()]
-            while self._wants_more(jobs):
-                if self._queue:
-                    jobs.append(self._take())
-                    continue
-                left = jobs[0].accepted + self.wait - time.monotonic()
-                if left <= 0 or self._stopping or not self._ready.wait(left):
-                    break
-            return jobs
+            while True:
+                found = self._schedule.next()
+                if isinstance(found, tuple):
+                    return found
+                if self._stopping:
+                    return None
+                due = self._due()
+                if due is not None and due[0] <= 0:
+                    return ()
+                times = [found, None if due is None else due[0]]
+                self._ready.wait(min((time for time in times if time is not None), default=None))
 
-    def _take(self) -> _Job:
-        job = self._queue.popleft()
-        self.waiting -= len(job)
-        return job
+    def _due(self) -> tuple[float, Stream] | None:
+        """The stream whose checkpoint is due first, and in how many seconds."""
+        found = ((stream.engine.due(), stream) for stream in self.streams.all())
+        return min(((due, stream) for due, stream in found if due is not None), key=lambda pair: pair[0], default=None)
 
-    def _wants_more(self, jobs: Sequence[_Job]) -> bool:
-        """Whether the next job, if there is one, belongs to this batch."""
-        images = sum(map(len, jobs))
-        if jobs[0].kind != "adapt" or images >= self.pool:
-            return False
-        following = self._queue[0] if self._queue else None
-        return following is None or (following.kind == "adapt" and images + len(following) <= self.pool)
+    def _save_due(self) -> None:
+        """Save the state that is most overdue: one between two batches, so that requests do not wait for all."""
+        if (due := self._due()) is not None and due[0] <= 0:
+            due[1].engine.save()
 
-    def _serve(self, jobs: list[_Job]) -> None:
-        if jobs[0].kind == "reset":
-            self.engine.reset()
-            self.diversity = DiversityEvent()
-            empty = Answer(torch.empty(0), torch.empty(0), {}, {})
-            jobs[0].future.set_result(Served(empty, 0, self.engine.changes, 0, 0, 0))
-        elif jobs[0].kind == "predict":
-            answer = self.engine.predict(jobs[0].images, jobs[0].coverage)
-            (reply,) = _replies(jobs, answer, self.engine.adapter.steps, self.engine.changes)
-            jobs[0].future.set_result(reply)
+    def _serve(self, stream: Stream, jobs: list[Job]) -> None:
+        stream.used = time.monotonic()
+        if jobs[0].act is not None:
+            jobs[0].future.set_result(jobs[0].act())
+            return
+        if stream.pinned:
+            for job in jobs:
+                self._predict(stream, job)
+            return
+        self.streams.make_room(stream)
+        if jobs[0].kind == "predict":
+            self._predict(stream, jobs[0])
         else:
-            self._adapt(jobs)
+            self._adapt(stream, jobs)
+        self.streams.make_room(stream)
 
-    def _adapt(self, jobs: list[_Job]) -> None:
+    def _predict(self, stream: Stream, job: Job) -> None:
+        engine = stream.engine
+        predict = engine.predict_as_source if stream.pinned else engine.predict
+        answer = predict(job.images, job.coverage)
+        (reply,) = replies([job], answer, engine.steps or 0, engine.changes)
+        job.future.set_result(reply)
+
+    def _adapt(self, stream: Stream, jobs: list[Job]) -> None:
         """Adapt to a pooled batch; if that fails, as if the requests that fail on their own had not been sent."""
-        started = time.monotonic()
-        replies: list[Served] = []
+        started, engine = time.monotonic(), stream.engine
+        made: list[Served] = []
 
         def finish(answer: Answer) -> None:  # while the step can be undone: an answer must not fail after it
-            steps, changes = self.engine.adapter.steps, self.engine.changes + 1
-            replies.extend(_replies(jobs, answer, steps, changes))
-            distance = self.engine.adapter.parameter_distance()
-            self.metrics.add_batch(answer, time.monotonic() - started, len(jobs), steps, changes, distance)
+            steps, changes = engine.adapter.steps, engine.changes + 1
+            made.extend(replies(jobs, answer, steps, changes))
+            distance, seconds = engine.adapter.parameter_distance(), time.monotonic() - started
+            entry = stream.history.add(answer, seconds, len(jobs), steps, changes, distance)
+            self.metrics.add_batch(stream.name, entry)
 
+        images = torch.cat([job.images for job in jobs])
         try:
-            answer = self.engine.adapt(torch.cat([job.images for job in jobs]), finish)
+            answer = engine.adapt(images, finish)
         except StateLostError:
             self.metrics.failed_batches.inc()
             raise
         except Exception as error:
             self.metrics.failed_batches.inc()
-            _log.exception("A batch of %d requests failed and was undone", len(jobs))
+            _log.exception("A batch of %d requests of the stream %s failed and was undone", len(jobs), stream.name)
             if len(jobs) == 1:
                 self._refuse(jobs, error)
             else:
-                self._adapt_without_failing(jobs)
+                self._adapt_without_failing(stream, jobs)
             return
-        for job, reply in zip(jobs, replies, strict=True):
+        for job, reply in zip(jobs, made, strict=True):
             job.future.set_result(reply)
-        self._log_events(answer, replies[0], [job.request for job in jobs])
+        log_batch(stream, answer, made[0], [job.request for job in jobs])
+        compare(stream, images, answer)
 
-    def _log_events(self, answer: Answer, reply: Served, requests: list[str]) -> None:
-        """Log what the guard did, and the start and end of low class diversity."""
-        notes = answer.notes
-        counts = {"step": reply.step, "changes": reply.changes, "images": reply.batch_images, "requests": requests}
-        guard, phase = notes.get("guard") or {"action": "note"}, self.diversity.see(notes)
-        if guard["action"] != "note":
-            log_event("guard", logging.WARNING, **guard, **counts)
-        if phase is not None:
-            level = logging.WARNING if phase == "start" else logging.INFO
-            found = {name: notes.get(name) for name in ("effective_classes", "class_diversity")}
-            rounded = {name: None if value is None else round(value, 3) for name, value in found.items()}
-            log_event("diversity", level, phase=phase, **rounded, **counts)
-        for text in () if self.diversity.low else answer.warned:  # the event says it
-            log_message(text)
-
-    def _adapt_without_failing(self, jobs: list[_Job]) -> None:
+    def _adapt_without_failing(self, stream: Stream, jobs: list[Job]) -> None:
         good = []
         for job in jobs:
             try:
-                self.engine.try_out(job.images)
+                stream.engine.try_out(job.images)
                 good.append(job)
             except StateLostError:
                 raise
@@ -324,28 +379,19 @@ class Service:
                 self._refuse([job], error)
         if len(good) == len(jobs):  # each succeeds on its own, they only fail together
             for job in jobs:
-                self._adapt([job])
+                self._adapt(stream, [job])
         elif good:
-            self._adapt(good)
+            self._adapt(stream, good)
 
-    def _refuse(self, jobs: Sequence[_Job], error: Exception) -> None:
-        lost = isinstance(error, StateLostError)
-        detail = str(error) if lost else "The adapter failed on these images. Its state is as it was before."
+    def _refuse(self, jobs: Sequence[Job], error: Exception) -> None:
+        if isinstance(error, RefusedError):
+            status, detail, headers = error.status, error.detail, error.headers
+        else:
+            lost = isinstance(error, StateLostError)
+            status, headers = 503 if lost else 500, {}
+            detail = str(error) if lost else "The adapter failed on these images. Its state is as it was before."
         for job in jobs:
             if not job.future.done():
-                refusal = RefusedError(503 if lost else 500, detail)
+                refusal = RefusedError(status, detail, **headers)
                 refusal.__cause__ = error
                 job.future.set_exception(refusal)
-
-
-def _replies(jobs: Sequence[_Job], answer: Answer, steps: int, changes: int) -> Iterator[Served]:
-    """The part of a batch's answer that belongs to each request."""
-    images, offset = sum(map(len, jobs)), 0
-    for job in jobs:
-        reply = Served(answer.part(offset, offset + len(job)), steps, changes, images, len(jobs), offset)
-        yield reply if job.render is None else replace(reply, body=job.render(reply))
-        offset += len(job)
-
-
-def _stopping() -> RefusedError:
-    return RefusedError(503, "The server is stopping. Try again when it is back.", Retry_After="5")

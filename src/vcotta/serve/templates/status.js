@@ -6,7 +6,8 @@
   const show = (x) => Math.abs(x) >= 1000 ? Math.round(x).toLocaleString('en').replaceAll(',', ' ') :
     String(+x.toPrecision(3));
   const CHARTS = ['entropy', 'alpha', 'parameter_distance', 'effective_classes', 'batch_share', 'seconds'];
-  let entries = [], last = 0, uptime = 0, paused = false;
+  const SHOWN = 100;
+  let entries = [], last = 0, uptime = 0, paused = false, chosen = 'default';
 
   const draw = (key) => {
     const points = entries.filter((e) => e[key] !== null).map((e) => [e.at, e[key]]);
@@ -50,7 +51,7 @@
     write('about', state.method + ' on ' + state.network + ', ' + state.class_names.length + ' classes, bundle ' +
       state.bundle.slice(0, 12) + ', vcotta ' + state.version + '.');
     for (const key of ['images', 'updates', 'steps', 'waiting', 'guarded', 'skipped']) {
-      write('tile-' + key, show(state[key]));
+      write('tile-' + key, state[key] === null ? '-' : show(state[key]));
     }
     CHARTS.forEach(draw);
     get('few-classes').hidden = !state.low_diversity;
@@ -58,13 +59,75 @@
     write('message', entries.length ? '' : 'No batch yet.');
   };
 
+  const cell = (row, text, flagged) => {
+    const made = row.insertCell();
+    made.textContent = text;
+    if (flagged) made.className = 'flag';
+    return made;
+  };
+
+  const streams = (list) => {
+    const mib = (bytes) => show(bytes / 1048576) + ' MiB';
+    const flagged = list.streams.filter((s) => s.signs.length);
+    write('memory', list.total + ' of at most ' + list.most + ' streams, ' + list.in_memory + ' in memory: ' +
+      mib(list.held) + ' of ' + mib(list.memory) + '. All share the source network, ' + mib(list.source) + '.');
+    get('flagged').hidden = flagged.length === 0;
+    write('flagged', flagged.length + (flagged.length === 1 ? ' stream seems' : ' streams seem') +
+      ' to do worse than the source: ' + flagged.slice(0, 5).map((s) => s.stream).join(', ') +
+      '. An operator can pin it: POST v1/streams/NAME/pin.');
+    get('stream-rows').replaceChildren(...list.streams.slice(0, SHOWN).map((s) => {
+      const row = document.createElement('tr'), link = document.createElement('a');
+      const number = (x) => x === null ? '-' : show(x);
+      link.href = '#stream=' + s.stream;
+      link.textContent = s.stream;
+      if (s.stream === chosen) link.setAttribute('aria-current', 'true');
+      cell(row, '').append(link);
+      const state = s.pinned ? 'pinned to the source' : s.signs.length ? 'worse: ' + s.signs.join(', ') :
+        s.in_memory ? 'adapting' : 'on the disk';
+      cell(row, state, s.pinned || s.signs.length);
+      const share = s.contradiction === null ? '-' : show(100 * s.contradiction) + ' %';
+      for (const text of [show(s.images), number(s.parameter_distance), number(s.effective_classes), share,
+        show(s.guarded), show(s.waiting)]) cell(row, text);
+      return row;
+    }));
+    const hidden = list.total - Math.min(SHOWN, list.streams.length);
+    get('more-streams').hidden = hidden <= 0;
+    write('more-streams', 'And ' + hidden + ' more; v1/streams has them.');
+  };
+
+  const choose = (name) => {
+    chosen = name;
+    write('chosen', chosen);
+    write('chosen-now', chosen);
+    entries = [];
+    last = 0;
+    for (const key of CHARTS) {
+      get('line-' + key).setAttribute('points', '');
+      for (const part of ['high-', 'low-']) write(part + key, '');
+      write('now-' + key, '-');
+    }
+  };
+
+  const named = () => {
+    const found = location.hash.match(/^#stream=([a-z0-9][a-z0-9._-]{0,63})$/);
+    choose(found ? found[1] : 'default');
+  };
+
+  const fetched = async (path) => {
+    const answer = await fetch(path, {cache: 'no-store'});
+    if (!answer.ok) throw new Error('status ' + answer.status);
+    return answer.json();
+  };
+
   const ask = async () => {
     let failed = false;
     if (!paused) {
       try {
-        const answer = await fetch('v1/state?since=' + last, {cache: 'no-store'});
-        if (!answer.ok) throw new Error('status ' + answer.status);
-        update(await answer.json());
+        const list = await fetched('v1/streams');
+        if (!list.streams.some((s) => s.stream === chosen)) choose('default');
+        const asked = chosen, state = await fetched('v1/streams/' + asked + '?since=' + last);
+        if (asked === chosen) update(state);
+        streams(list);
       } catch (error) {
         failed = true;
         write('message', 'The server does not answer. Trying again every few seconds.');
@@ -78,5 +141,7 @@
     get('pause').setAttribute('aria-pressed', String(paused));
     write('pause', paused ? 'Continue' : 'Pause');
   });
+  window.addEventListener('hashchange', named);
+  named();
   ask();
 })();

@@ -1,0 +1,69 @@
+"""What waits for the adapter, and what it is answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vcotta.serve.engine import Answer
+from vcotta.serve.requests import RefusedError
+
+__all__ = ["Job", "Served", "nothing_served", "replies", "stopping"]
+
+
+@dataclass(frozen=True)
+class Served:
+    """The predictions for a request's images, and the batch they were part of; see `vcotta.serve.schemas.BatchInfo`.
+
+    ``body`` is what the request's ``render`` made of it.
+    """
+
+    answer: Answer
+    step: int
+    changes: int
+    batch_images: int
+    batch_requests: int
+    offset: int
+    body: bytes = b""
+
+
+@dataclass
+class Job:
+    """A request that waits for the adapter: images to predict, or something to do (``act``) in its turn."""
+
+    kind: Literal["adapt", "predict", "act"]
+    images: Tensor = field(default_factory=lambda: torch.empty(0))
+    coverage: float | None = None
+    request: str = ""
+    render: Callable[[Served], bytes] | None = None
+    act: Callable[[], Served] | None = None
+    accepted: float = field(default_factory=time.monotonic)
+    future: Future[Served] = field(default_factory=Future)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+def replies(jobs: Sequence[Job], answer: Answer, steps: int, changes: int) -> Iterator[Served]:
+    """The part of a batch's answer that belongs to each request."""
+    images, offset = sum(map(len, jobs)), 0
+    for job in jobs:
+        reply = Served(answer.part(offset, offset + len(job)), steps, changes, images, len(jobs), offset)
+        yield reply if job.render is None else replace(reply, body=job.render(reply))
+        offset += len(job)
+
+
+def nothing_served(changes: int) -> Served:
+    """What is answered where no image was predicted."""
+    return Served(Answer(torch.empty(0), torch.empty(0), {}, {}), 0, changes, 0, 0, 0)
+
+
+def stopping() -> RefusedError:
+    """What a request is answered that comes or waits while the server stops."""
+    return RefusedError(503, "The server is stopping. Try again when it is back.", Retry_After="5")

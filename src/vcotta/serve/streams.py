@@ -1,0 +1,242 @@
+"""The streams of a server: each has an adapter, a queue and a history of its own.
+
+The adapters in memory are bounded: those that were not used for longest are put to disk, and come back exactly.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vcotta._util.files import write_json
+from vcotta._util.validation import Count, Settings
+from vcotta.serve.adapters import Adapters
+from vcotta.serve.comparison import Comparison
+from vcotta.serve.diversity import DiversityEvent
+from vcotta.serve.engine import Engine
+from vcotta.serve.history import History
+from vcotta.serve.jobs import Job
+from vcotta.serve.requests import RefusedError
+from vcotta.serve.state_store import StateStore
+
+__all__ = ["DEFAULT", "Stream", "StreamLimits", "Streams", "check_name"]
+
+DEFAULT = "default"
+"""The stream of the routes that name none."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")  # no capitals: some file systems do not tell them apart
+_FOLDER, _PINNED = "streams", "pinned.json"
+_KEPT, _KEPT_OF_MANY = 600, 60  # batches
+_LEAST = 2 * 2**30  # bytes for states, where `memory` is not given and two states need less
+
+
+def check_name(name: str) -> str:
+    """Return the name of a stream; raise `RefusedError` if it is none.
+
+    Example:
+        >>> check_name("camera-7")
+        'camera-7'
+        >>> check_name("../a")
+        Traceback (most recent call last):
+        vcotta.serve.requests.RefusedError: Expected a stream's name of 1 to 64 characters a-z, 0-9, ".", "_" and "-", \
+a letter or digit first, but got '../a'.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise RefusedError(
+            422,
+            'Expected a stream\'s name of 1 to 64 characters a-z, 0-9, ".", "_" and "-", a letter or digit first, but '
+            f"got {name[:80]!r}.",
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class StreamLimits(Settings):
+    """Bounds on what streams may cost together.
+
+    Attributes:
+        streams: Most streams, the default one included.
+        memory: Bytes of the adapters' states in memory; None for 2 GiB, or two states if they need more. The state in
+            use is always in memory, even if it has grown beyond that.
+        queue: Images of all streams together that may wait for the adapter; each stream has `Limits.queue` besides.
+    """
+
+    streams: Count = 64
+    memory: Count | None = None
+    queue: Count = 4096
+
+
+class Stream:
+    """One stream of images.
+
+    Attributes:
+        name: Its name.
+        engine: Its adapter.
+        queue: Requests that wait for the adapter.
+        waiting: Images among them.
+        batches: Batches with adaptation since the server started.
+        diversity: Whether the latest batches seem to hold few classes.
+        history: Counters and the latest batches.
+        comparison: Whether it seems to do worse than the source network.
+        pinned: Whether it answers as the source network and does not adapt.
+        closing: Whether it is about to be deleted.
+        used: When it was last served, by `time.monotonic`.
+    """
+
+    def __init__(self, name: str, engine: Engine, history: History) -> None:
+        self.name, self.engine, self.history = name, engine, history
+        self.queue: deque[Job] = deque()
+        self.waiting = self.batches = 0
+        self.diversity, self.comparison = DiversityEvent(), Comparison()
+        self.closing = False
+        self.used = 0.0
+        folder = engine.store.folder
+        self.pinned = folder is not None and (folder / _PINNED).exists()
+
+    @property
+    def flagged(self) -> bool:
+        """Whether the stream seems to do worse than the source; a pinned one does what the source does."""
+        return not self.pinned and bool(self.comparison.flags())
+
+    def forget(self) -> None:
+        """Forget what was noted of the stream before a reset."""
+        self.diversity, self.comparison = DiversityEvent(), Comparison()
+
+    def pin(self, pinned: bool) -> None:
+        """Pin the stream to the source network, or release it; a restart does not change that."""
+        if (folder := self.engine.store.folder) is not None:
+            if pinned:
+                self.engine.store.begin()
+                write_json(folder / _PINNED, {"pinned": True})
+            else:
+                (folder / _PINNED).unlink(missing_ok=True)
+        self.pinned = pinned
+
+
+class Streams:
+    """All streams by name; the caller sees to it that one thread at a time changes them.
+
+    Args:
+        adapters: Builds their adapters.
+        limits: Bounds.
+        state: Folder of the checkpoints; None if states need not survive.
+        checkpoint_seconds: Seconds between two checkpoints of a stream.
+        on_failure: Called whenever a checkpoint cannot be written.
+
+    Attributes:
+        memory: Bytes of the states that may be in memory.
+        loads: How often a state was loaded from disk, or made.
+        evictions: How often a state was put to disk to make room.
+
+    Raises:
+        ValueError: ``limits.memory`` is less than one state, or a folder belongs to another bundle.
+    """
+
+    def __init__(
+        self,
+        adapters: Adapters,
+        limits: StreamLimits,
+        state: Path | None,
+        checkpoint_seconds: float = 30.0,
+        on_failure: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.limits, self._adapters, self._state = limits, adapters, state
+        self._seconds, self._on_failure = checkpoint_seconds, on_failure
+        self._started = time.monotonic()
+        self.loads = self.evictions = 0
+        self.memory = max(_LEAST, 2 * adapters.state_bytes) if limits.memory is None else limits.memory
+        if self.memory < adapters.state_bytes:
+            raise ValueError(
+                f"Expected `memory` to hold the state of one stream, {adapters.state_bytes} bytes, but got "
+                f"{self.memory}. Raise it, or choose a method or network with a smaller state."
+            )
+        self._streams = {DEFAULT: self._make(DEFAULT)}
+
+    def find_kept(self) -> None:
+        """Add the streams whose states are on the disk, which are loaded when they are needed."""
+        if self._state is None or not (folder := self._state / _FOLDER).is_dir():
+            return
+        for path in sorted(folder.iterdir()):
+            if path.name.startswith("."):  # it was being deleted
+                shutil.rmtree(path)
+            elif _NAME.fullmatch(path.name) and path.is_dir() and path.name not in self._streams:
+                stream = self._make(path.name)
+                stream.engine.store.begin()
+                self._streams[path.name] = stream
+
+    def all(self) -> list[Stream]:
+        """Return all streams, the oldest first."""
+        return list(self._streams.values())
+
+    @property
+    def default(self) -> Stream:
+        """The stream of the routes that name none."""
+        return self._streams[DEFAULT]
+
+    def find(self, name: str) -> Stream:
+        """Return a stream; raise `RefusedError` (422, 404 or 409) if there is none of that name."""
+        stream = self._streams.get(check_name(name))
+        if stream is None:
+            detail = f"There is no stream {name!r}. A request that adapts makes it, or PUT /v1/streams/{name} does."
+            raise RefusedError(404, detail)
+        if stream.closing:
+            raise RefusedError(409, f"The stream {name!r} is being deleted. Try again in a moment.", Retry_After="1")
+        return stream
+
+    def find_or_make(self, name: str) -> tuple[Stream, bool]:
+        """Return a stream and whether it is new; raise `RefusedError` as `find`, and 409 if there are too many."""
+        if check_name(name) in self._streams:
+            return self.find(name), False
+        if len(self._streams) >= self.limits.streams:
+            most = f"There are {self.limits.streams} streams already, the most allowed."
+            raise RefusedError(409, f"{most} Delete one, or raise --streams.")
+        self._streams[name] = self._make(name)
+        return self._streams[name], True
+
+    def delete(self, stream: Stream) -> None:
+        """Remove a stream, its state on the disk too."""
+        stream.engine.store.remove()
+        del self._streams[stream.name]
+
+    def make_room(self, using: Stream) -> None:
+        """Put states that were not used for longest to disk, until the rest fits into memory with the one in use.
+
+        Raises:
+            RefusedError: 503 if the one in use is not in memory, and the others cannot be put to disk.
+        """
+        needed = 0 if using.engine.awake else self._adapters.state_bytes
+        self.loads += not using.engine.awake
+        held = self.held() + needed
+        others = [stream for stream in self._streams.values() if stream.engine.awake and stream is not using]
+        for stream in sorted(others, key=lambda one: one.used):
+            if held <= self.memory:
+                return
+            size = stream.engine.nbytes
+            if stream.engine.sleep():
+                held -= size
+                self.evictions += 1
+        if held > self.memory and using.engine.awake:
+            using.engine.save()  # which frees the journal
+        elif needed and any(stream.engine.awake for stream in others) and held > self.memory:
+            detail = "The states of other streams cannot be written to the disk, so there is no memory for this one."
+            raise RefusedError(503, detail, Retry_After="30")
+
+    def close(self) -> None:
+        """Remove temporary folders."""
+        for stream in self.all():
+            stream.engine.store.close()
+
+    def held(self) -> int:
+        """Return the bytes of the states in memory, journals included."""
+        return sum(stream.engine.nbytes for stream in self._streams.values())
+
+    def _make(self, name: str) -> Stream:
+        folder = self._state if name == DEFAULT or self._state is None else self._state / _FOLDER / name
+        store = StateStore(folder, self._adapters.bundle, self._seconds, self._on_failure)
+        kept = _KEPT if name == DEFAULT else _KEPT_OF_MANY
+        return Stream(name, Engine(self._adapters, store=store), History(kept, self._started))

@@ -1,0 +1,59 @@
+"""The sentences on a fleet under load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from studies.files import read_result
+from studies.markdown import table
+
+
+def fleet_text() -> str:
+    """Return what was sent, what was answered, and how evenly streams were served."""
+    found = read_result("fleet", "fleet.json")
+    lost, resident = found["acknowledged_steps_lost_by_the_kill"], found["resident_mib"]
+    most, least = found["images_of_the_busiest_stream"], found["images_of_the_least_busy_stream"]
+    refused = sum(count for status, count in found["by_status"].items() if status not in ("200", "429"))
+    busy = found["by_status"].get("429", 0)
+    share = 1 - found["states_in_memory_at_the_end"] / found["streams"]
+    rows = [
+        ("Requests", f"{found['requests']}"),
+        ("valid ones answered", f"{found['by_status']['200']}"),
+        ("malformed or forbidden ones refused, as they must be", f"{refused}"),
+        ("asked to come back (429)", f"{busy}"),
+        ("server errors (5xx)", f"{found['server_errors']}"),
+        ("wrong answers and refusals", f"{found['wrong_answers']}"),
+        (
+            "answers compared, digit for digit, with those of the stream alone",
+            f"{found['answers_compared']} of {found['streams_compared']} streams",
+        ),
+        ("Images a second, all streams", f"{found['images_a_second']:.0f}"),
+        ("Images of the busiest and the least busy stream, before the kill", f"{most[0]} and {least[0]}"),
+        ("the same after the restart", f"{most[1]} and {least[1]}"),
+        (
+            "Seconds to an answer, median and 99th percentile",
+            f"{found['seconds_p50']:.1f} and {found['seconds_p99']:.1f}",
+        ),
+        ("Size of a state, KiB", f"{found['state_kib']}"),
+        ("States in memory at the end", f"{found['states_in_memory_at_the_end']} ({share:.0%} are on the disk)"),
+        ("States put to disk, loaded or made", f"{found['states_put_to_disk']}, {found['states_loaded']}"),
+        (
+            "Resident memory of the server, MiB: start, most, end",
+            f"{resident['start']}, {resident['max']}, {resident['end']}",
+        ),
+        (
+            "Acknowledged steps lost by SIGKILL: of all, most of one stream",
+            f"{lost['all']} of {lost['of']}, {lost['most']}",
+        ),
+        ("Seconds to start anew with all states", f"{found['seconds_to_start'][1]:.1f}"),
+    ]
+    about = (
+        f"{found['streams']} streams for {found['minutes']:g} minutes, {found['images_a_request']} digits a request, "
+        f"VCoTTA with eight views, {found['memory_mib']} MiB for states, a checkpoint every "
+        f"{found['checkpoint_seconds']:g} s; {found['machine']}, load average {found['load_average_before']:g} before "
+        f"it began, as others used the machine; torch {found['versions']['torch']} (`studies/fleet/run.py`)."
+    )
+    return f"{table(['', ''], rows)}\n\n{about}"
+
+
+TABLES: dict[str, Callable[[], str]] = {"fleet": fleet_text}
