@@ -19,7 +19,7 @@ from vcotta.nn.runtime import Runtime
 
 __all__ = ["load", "save"]
 
-_KIND = "vcotta-adapter-1"
+KIND = "vcotta-adapter-1"
 
 
 def save(adapter: Adapter, path: str | os.PathLike[str], *, source: bool = True) -> None:
@@ -43,7 +43,7 @@ def save(adapter: Adapter, path: str | os.PathLike[str], *, source: bool = True)
         "architecture": network,
         "adapter": adapter_state(adapter, source=source),
     }
-    write_state(path, _KIND, content)
+    write_state(path, KIND, content)
 
 
 def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, runtime: Runtime | None = None) -> Adapter:
@@ -59,7 +59,7 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, runtim
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged or of another kind, or the network is another one.
     """
-    content = read_state(path, _KIND)
+    content = read_state(path, KIND)
     try:
         state, architecture = content["adapter"], content["architecture"]
         if state["method"] not in list_methods():
