@@ -175,6 +175,7 @@ def _moments(optimizers: Sequence[dict[str, Any]], weights: Sequence[float]) -> 
     """The state of an optimiser whose moments are averages of those of others; the weights' sum is 1."""
     beta = dict(zip(("exp_avg", "exp_avg_sq"), optimizers[0]["param_groups"][0].get("betas", ()), strict=False))
     merged: dict[Any, dict[str, Any]] = {}
+    known: list[tuple[float, dict[str, Any]]]
     for place in sorted({place for optimizer in optimizers for place in optimizer["state"]}):
         known = [
             (weight, optimizer["state"][place])
