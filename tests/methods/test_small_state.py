@@ -11,12 +11,14 @@ from torch import nn
 
 import vcotta
 from vcotta import Guard, Runtime, build_adapter, to_variational
+from vcotta._util.tensorfile import read_state
 from vcotta.bayes import gaussian_kl, kl_divergence, mixture_kl_bound, variational_parameters
 from vcotta.methods import VCoTTA, VCoTTAConfig
 from vcotta.methods.class_mix import recorded_settings
 from vcotta.methods.guard import _pull
 from vcotta.methods.parts.layers import normalisation_and_classifier
 from vcotta.methods.parts.mean_teacher import update_teacher
+from vcotta.runs.checkpoints import KIND, restore, save_checkpoint
 
 LEARNS = {"norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias"}
 LEARNS |= {f"fc.{name}" for name in ("weight", "bias", "weight_rho", "bias_rho")}
@@ -145,6 +147,15 @@ def test_leaving_the_source_out_changes_nothing_where_all_adapts(tiny, images, t
     adapter = stepped(tiny(), images, trains="all")
     vcotta.save(adapter, tmp_path / "a", source=False)
     assert torch.equal(vcotta.load(tmp_path / "a", tiny(seed=5))(images()), adapter(images()))
+
+
+def test_a_checkpoint_of_a_run_is_small_and_continues(tiny, images, tmp_path) -> None:
+    adapter, resumed = stepped(tiny(), images), build(tiny())
+    save_checkpoint(tmp_path, {}, adapter, 2, {})
+    (path,) = tmp_path.rglob("*.safetensors")
+    assert not any("conv" in name for name in read_state(path, KIND)["adapter"]["networks"]["teacher"])
+    assert restore(tmp_path, {}, resumed).batches == 2
+    assert torch.equal(resumed(images(seed=7)), adapter(images(seed=7)))
 
 
 def test_the_guard_pulls_what_adapts_and_leaves_the_rest(tiny, images) -> None:

@@ -175,7 +175,6 @@ def _moments(optimizers: Sequence[dict[str, Any]], weights: Sequence[float]) -> 
     """The state of an optimiser whose moments are averages of those of others; the weights' sum is 1."""
     beta = dict(zip(("exp_avg", "exp_avg_sq"), optimizers[0]["param_groups"][0].get("betas", ()), strict=False))
     merged: dict[Any, dict[str, Any]] = {}
-    known: list[tuple[float, dict[str, Any]]]
     for place in sorted({place for optimizer in optimizers for place in optimizer["state"]}):
         known = [
             (weight, optimizer["state"][place])
@@ -185,7 +184,8 @@ def _moments(optimizers: Sequence[dict[str, Any]], weights: Sequence[float]) -> 
         if not known:
             continue
         total, steps = math.fsum(weight for weight, _ in known), max(_steps(own) for _, own in known)
-        merged[place] = dict(max((own for _, own in known), key=_steps))
+        longest: dict[str, Any] = max([own for _, own in known], key=_steps)
+        merged[place] = dict(longest)
         for name in merged[place].keys() - {"step"}:
             mean = torch.zeros_like(merged[place][name], dtype=torch.float64)
             for weight, own in known:
