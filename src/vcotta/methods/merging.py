@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -41,7 +41,7 @@ class Merged:
         weights: The weight of each input; 0 for one that was left out.
     """
 
-    state: dict[str, Any]
+    state: dict[str, Any] = field(repr=False)
     distances: list[float]
     agreements: list[float]
     refused: list[int]
