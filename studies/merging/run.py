@@ -7,13 +7,14 @@ adapting and without the stream's own memory (statistics, label prior).
 How: 2 views, with the guard, one network, warm-up and stream a seed; a poisoned stream is merged with the four good
 ones, by `vcotta.methods.merge_states` as it is, and with ``limit=None``, which refuses none.
 
-    python -m studies.merging.run                                  # about ten minutes, writes results/merging.json
+    python -m studies.merging.run                                  # some ten minutes, adds to results/merging.json
     python -m studies.merging.run --seeds 0 --trains all --limit 50 --out try.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,14 +100,13 @@ def poisons(images: Sequence[Tensor], truth: Tensor) -> dict[str, list[Tensor]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--trains", nargs="+", default=["all", "norm"])
     parser.add_argument("--limit", type=int, help="images of each corruption; by default all")
-    parser.add_argument("--out", type=Path, default=results_of("merging") / "merging.json", help="file to write")
+    parser.add_argument("--out", type=Path, default=results_of("merging") / "merging.json", help="rows are added")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    rows = []
-
+    rows = json.loads(options.out.read_text(encoding="utf-8"))["rows"] if options.out.exists() else []
     for seed in options.seeds:
         model = start_network(RunSpec("vcotta", seed=seed))
         for trains in options.trains:
@@ -121,8 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DiversityWarning)
-                rows += trial(spec, model)
-            setting = {"seeds": options.seeds, "limit": options.limit, "corruptions": list(EXTRA), "severity": 5}
+                new = trial(spec, model)
+            rows = [row for row in rows if (row["seed"], row["trains"]) != (seed, trains)] + new
+            setting = {"limit": options.limit, "corruptions": list(EXTRA), "severity": 5}
             setting |= {"torch": str(torch.__version__), "vcotta": __version__}
             write_json(options.out, {"setting": setting, "rows": rows})
     print(f"Written: {options.out}")
