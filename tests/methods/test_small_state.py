@@ -14,6 +14,7 @@ from vcotta import Guard, Runtime, build_adapter, to_variational
 from vcotta._util.tensorfile import read_state
 from vcotta.bayes import gaussian_kl, kl_divergence, mixture_kl_bound, variational_parameters
 from vcotta.methods import VCoTTA, VCoTTAConfig
+from vcotta.methods import state as state_module
 from vcotta.methods.class_mix import recorded_settings
 from vcotta.methods.guard import _pull
 from vcotta.methods.parts.layers import normalisation_and_classifier
@@ -120,6 +121,15 @@ def test_a_state_of_other_frozen_weights_is_refused(tiny, images) -> None:
         adapter.load_state_dict(state)
     after = adapter.state_dict()["networks"]
     assert all(torch.equal(after[role][k], t) for role, net in before["networks"].items() for k, t in net.items())
+
+
+def test_the_hash_of_a_source_is_computed_once_and_again_when_it_is_loaded(tiny, images, monkeypatch) -> None:
+    adapter, other = stepped(tiny(), images), stepped(tiny(seed=5), images)
+    first = adapter.state_dict()["source"]
+    monkeypatch.setattr(state_module, "weights_sha256", lambda net: "computed again")
+    assert adapter.state_dict()["source"] == first
+    adapter.load_state_dict(state_module.adapter_state(other, source=True))
+    assert adapter.state_dict()["source"] == "computed again"
 
 
 def test_a_state_in_float64_is_of_the_same_source(tiny, images) -> None:

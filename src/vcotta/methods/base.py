@@ -128,7 +128,6 @@ class Adapter(Declared, Passes, ABC):
         freeze_statistics(self.start)
         self._normalises = any(norm.running_mean is not None for norm in batch_norms(self.start))
         self._accepted: dict[tuple[int, ...], int] = {}  # classes by shape of the images
-        self._source_sha256: str | None = None
         self._notes = {}
         self._fixed_shape: tuple[int, ...] | None = None
         self.prepared = {}

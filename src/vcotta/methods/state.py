@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from vcotta.methods.base import Adapter
 
 __all__ = ["adapter_state", "load_adapter_state", "source_sha256"]
+
+_SOURCES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+"""Hashes of source networks."""
 
 
 def adapter_state(adapter: Adapter, clone: bool = True, source: bool = False) -> dict[str, Any]:
@@ -61,11 +65,12 @@ def adapter_state(adapter: Adapter, clone: bool = True, source: bool = False) ->
 
 
 def source_sha256(adapter: Adapter) -> str:
-    """Return the hash of the source network's tensors, which is computed once."""
-    if adapter._source_sha256 is None:
+    """Return the hash of the source network's tensors, computed once for all adapters that hold the same one."""
+    start = adapter.start
+    if start not in _SOURCES:
         exact = adapter.runtime.precision == "fp64"  # the same network as in float32
-        adapter._source_sha256 = weights_sha256(copy.deepcopy(adapter.start).float() if exact else adapter.start)
-    return adapter._source_sha256
+        _SOURCES[start] = weights_sha256(copy.deepcopy(start).float() if exact else start)
+    return _SOURCES[start]
 
 
 def _own(adapter: Adapter, net: nn.Module) -> dict[str, Tensor]:
@@ -91,7 +96,7 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
         raise
     if "source" not in state:
         adapter.start.load_state_dict(state["networks"]["start"])
-        adapter._source_sha256 = None
+        _SOURCES.pop(adapter.start, None)
     for role, net in adapter.networks.items():
         net.load_state_dict(state["networks"][role], strict=False)  # checked above
     if adapter.optimizer is not None:
