@@ -39,6 +39,7 @@ PUBLIC = {
     "corrupt",
     "list_corruptions",
     "make_stream",
+    "merge",
     "Batch",
     "run_stream",
     "Run",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         configure,
         list_methods,
         load,
+        merge,
         register_method,
         save,
     )
@@ -50,6 +51,7 @@ __all__ = [
     "list_methods",
     "load",
     "make_stream",
+    "merge",
     "methods",
     "metrics",
     "models",
@@ -68,6 +70,7 @@ _NAMES = {
     "vcotta.bayes": ("WarmUpConfig", "sampling", "to_point", "to_variational", "warm_up"),
     "vcotta.corruptions": ("corrupt", "list_corruptions"),
     "vcotta.methods": ("Adapter", "Guard", "Prediction", "build_adapter", "configure", "list_methods", "load", "save"),
+    "vcotta.methods.merging": ("merge",),
     "vcotta.methods.registry": ("register_method",),
     "vcotta.nn.runtime": ("Runtime",),
     "vcotta.runs": ("Run", "run_stream"),

@@ -38,6 +38,7 @@ VARIANTS = [
     ("vcotta", {"preset": "paper"}),
     ("vcotta", {"preset": "authors"}),
 ]
+NORM = ("vcotta", {"trains": "norm"})
 VARIANT_CLAIMS = (
     "reset_is_bit_exact",
     "resumed_stream_equals_uninterrupted_stream",
@@ -65,7 +66,8 @@ def test_a_method_keeps_the_contract(name, claimed, tiny, images) -> None:
         for name, options in VARIANTS
         for claimed in VARIANT_CLAIMS
         if claimed in claims_of(name, PROMISES[name])
-    ],
+    ]
+    + [(*NORM, claimed) for claimed in claims_of("vcotta", PROMISES["vcotta"])],
     ids=str,
 )
 def test_a_variant_keeps_the_contract(name, options, claimed, tiny, images) -> None:

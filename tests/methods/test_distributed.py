@@ -25,6 +25,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "vcotta, small batches": ("vcotta", {}),
     "vcotta paper": ("vcotta", {"preset": "paper", "margin": 0.0}),
     "vcotta authors": ("vcotta", {"preset": "authors"}),
+    "vcotta, norm": ("vcotta", {"trains": "norm", "full_batch": 2}),
     "vcotta, inferred": ("vcotta", {"statistics": "inferred", "label_prior": True}),
     "vcotta both, local": ("vcotta", {"student": "both", "sampling": "local", "scope": "batch"}),
 }

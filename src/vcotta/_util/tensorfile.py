@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ from torch import Tensor, nn
 from vcotta._util.files import atomic_path, require_file
 from vcotta._version import __version__
 
-__all__ = ["pack_state", "read_state", "state_kind", "unpack_state", "weights_sha256", "write_state"]
+__all__ = [
+    "pack_state",
+    "read_state",
+    "state_kind",
+    "tensors_sha256",
+    "unpack_state",
+    "weights_sha256",
+    "write_state",
+]
 
 _DAMAGE = (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Errors that a damaged or forged file may cause."""
@@ -89,9 +98,14 @@ def _header(file: Any) -> Any:
 
 
 def weights_sha256(net: nn.Module) -> str:
-    """Return the SHA-256 of a network's tensors, names and values, in the order of their names."""
+    """Return the SHA-256 of a network's tensors, see `tensors_sha256`."""
+    return tensors_sha256(net.state_dict())
+
+
+def tensors_sha256(tensors: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of tensors, names and values, in the order of their names."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(net.state_dict().items()):
+    for name, tensor in sorted(tensors.items()):
         digest.update(name.encode())
         if isinstance(tensor, Tensor):
             digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())

@@ -1,6 +1,7 @@
 """A network as a distribution: variational layers, conversion, divergences, the warm-up."""
 
 from vcotta.bayes.convert import to_point, to_variational
+from vcotta.bayes.fusion import fuse_gaussians
 from vcotta.bayes.gaussian import gaussian_kl, inverse_softplus, kl_divergence, mixture_kl_bound
 from vcotta.bayes.layers import (
     VariationalConv1d,
@@ -20,6 +21,7 @@ __all__ = [
     "VariationalLayer",
     "VariationalLinear",
     "WarmUpConfig",
+    "fuse_gaussians",
     "gaussian_kl",
     "inverse_softplus",
     "is_variational",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any
 
 import torch
@@ -42,7 +43,8 @@ def kl_divergence(q: nn.Module, p: nn.Module, *, compiled: bool = False) -> Tens
     """KL(q || p) between two variational networks of the same shape (paper, equation of the KL term).
 
     The sum runs over every variational weight and bias, a shared tensor once. It is exactly zero if ``q`` and ``p``
-    hold the same values. A prior with ``requires_grad`` receives a gradient, too. ``compiled`` compiles the arithmetic
+    hold the same values. A prior with ``requires_grad`` receives a gradient, too. Tensors that both networks share
+    cost nothing. ``compiled`` compiles the arithmetic
     for a frozen prior, which is faster on a GPU (``Runtime.compile``).
 
     Raises:
@@ -105,6 +107,15 @@ def _checked(net: nn.Module, like: nn.Module | None = None) -> _Parameters:
 
 def _kl_to_frozen(posterior: _Parameters, priors: list[tuple[float | Tensor, _Parameters]], compiled: bool) -> Tensor:
     """The weighted sum of the divergences to priors without gradient, in float32 or better."""
+    differs = [
+        any(prior[place][1] is not mean or prior[place][2] is not rho for _, prior in priors)
+        for place, (_, mean, rho) in enumerate(posterior)
+    ]
+    if not any(differs):
+        return posterior[0][1].new_zeros((), dtype=torch.promote_types(posterior[0][1].dtype, torch.float32))
+    if not all(differs):
+        priors = [(weight, list(compress(prior, differs))) for weight, prior in priors]
+        posterior = list(compress(posterior, differs))
     means, rhos = [mean for _, mean, _ in posterior], [rho for _, _, rho in posterior]
     if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in (*means, *rhos)):
         posterior = [(name, mean.float(), rho.float()) for name, mean, rho in posterior]

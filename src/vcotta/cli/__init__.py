@@ -15,6 +15,7 @@ from vcotta._version import __version__
 from vcotta.cli.config_file import ConfiguredCommand
 from vcotta.cli.data import corrupt, data_fetch, data_list, data_prepare
 from vcotta.cli.errors import describe, fail, is_from_users_code, usage_message
+from vcotta.cli.merge import merge
 from vcotta.cli.networks import check, train, warmup
 from vcotta.cli.report import report
 from vcotta.cli.reproduce import reproduce
@@ -36,7 +37,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(invoke_without_command=True)
 
-for command in (demo, methods, train, check, warmup, run, report, reproduce, tune, corrupt, bundle, serve, info):
+for command in (demo, methods, train, check, warmup, run, report, reproduce, tune, corrupt, merge, bundle, serve, info):
     app.command(cls=ConfiguredCommand if command is run else None)(command)
 data_app.command("list")(data_list)
 data_app.command("prepare")(data_prepare)

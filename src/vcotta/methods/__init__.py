@@ -46,6 +46,7 @@ from vcotta.methods.vcotta import VCoTTA, VCoTTAConfig
 # isort: on
 
 from vcotta.methods.io import load, save
+from vcotta.methods.merging import Merged, merge, merge_states, with_learned
 
 __all__ = [
     "BN",
@@ -75,6 +76,7 @@ __all__ = [
     "DeYOConfig",
     "EATAConfig",
     "Guard",
+    "Merged",
     "NonNegative",
     "NonNegativeInt",
     "OBAOConfig",
@@ -109,8 +111,11 @@ __all__ = [
     "import_method",
     "list_methods",
     "load",
+    "merge",
+    "merge_states",
     "register_method",
     "save",
     "train_only_normalisation",
     "warm_up_settings",
+    "with_learned",
 ]

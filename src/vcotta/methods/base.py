@@ -142,11 +142,18 @@ class Adapter(Declared, Passes, ABC):
 
     @abstractmethod
     def setup(self, model: nn.Module) -> None:
-        """Make ``self.networks`` and ``self.optimizer`` from ``model``, a copy of the start network to keep."""
+        """Make ``self.networks`` and ``self.optimizer`` from ``model``, a copy of the start network to keep.
+
+        Its `frozen` tensors are those of the start network themselves.
+        """
 
     @abstractmethod
     def predict_and_adapt(self, images: Tensor) -> Tensor:
         """Return the log-probabilities of valid images, (batch, classes), and adapt to them."""
+
+    def frozen(self) -> list[Tensor]:
+        """Return the tensors of ``start`` that all networks share, because they never change; here none."""
+        return []
 
     def learn_source(self, source: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
         """Return what the method learns from source data, tensors by name, for ``prepared``; here nothing.
@@ -282,8 +289,9 @@ class Adapter(Declared, Passes, ABC):
         Counters, guard, random numbers, label prior and what is known of the stream's statistics stay.
         """
         self.memory = {}
+        kept = {id(tensor): tensor for tensor in self.frozen()}
         with self._rng.scope():
-            self.setup(copy.deepcopy(self.start))
+            self.setup(copy.deepcopy(self.start, kept))
         self._first_memory = frozenset(self.memory)
 
     def compile_for(self, shape: Sequence[int]) -> None:
@@ -371,7 +379,7 @@ class Adapter(Declared, Passes, ABC):
 
     @_exclusive
     def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed stream needs, see `vcotta.methods.state`."""
+        """Everything a resumed stream needs; of `frozen` tensors a hash, see `vcotta.methods.state`."""
         return adapter_state(self)
 
     @_exclusive

@@ -13,7 +13,10 @@ from torch import Tensor
 from vcotta._util.validation import Settings
 from vcotta.methods.guard import DiversityWarning
 
-__all__ = ["ClumpWarning", "StreamSettings", "effective_classes", "recorded_settings"]
+__all__ = ["LATER", "ClumpWarning", "StreamSettings", "earlier_settings", "effective_classes", "recorded_settings"]
+
+LATER = {"later": True}
+"""Metadata of a setting that older records, made where it had its default, lack."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,22 @@ class StreamSettings(Settings):
 
 
 def recorded_settings(config: Any) -> dict[str, Any]:
-    """Return a config for a manifest: without the fields of `StreamSettings` that have their defaults.
+    """Return a config for a manifest: without fields of `StreamSettings` and `LATER` ones that have their defaults.
 
     So runs that were recorded before these fields existed are the same runs still.
     """
-    own = type(config).__annotations__
-    usual = {one.name: one.default for one in fields(StreamSettings) if one.name not in own}
+    own, later = type(config).__annotations__, _later(config)
+    usual = {key: value for key, value in earlier_settings(config).items() if key in later or key not in own}
     return {key: value for key, value in asdict(config).items() if key not in usual or value != usual[key]}
+
+
+def earlier_settings(config: Any) -> dict[str, Any]:
+    """Return the values that settings had before they existed, by name."""
+    return {one.name: one.default for one in fields(StreamSettings)} | _later(config)
+
+
+def _later(config: Any) -> dict[str, Any]:
+    return {one.name: one.default for one in fields(config) if one.metadata == LATER}
 
 
 def effective_classes(log_probs: Tensor) -> Tensor:

@@ -13,16 +13,20 @@ from vcotta.bayes import is_variational, to_variational
 from vcotta.methods.base import Adapter
 from vcotta.methods.guard import Guard
 from vcotta.methods.registry import find_method, list_methods
+from vcotta.methods.state import adapter_state
 from vcotta.models.zoo import describe_network, rebuild_network
 from vcotta.nn.runtime import Runtime
 
 __all__ = ["load", "save"]
 
-_KIND = "vcotta-adapter-1"
+KIND = "vcotta-adapter-1"
 
 
-def save(adapter: Adapter, path: str | os.PathLike[str]) -> None:
+def save(adapter: Adapter, path: str | os.PathLike[str], *, source: bool = True) -> None:
     """Write the adapter with its start network, method, settings and state to one file, atomically.
+
+    With ``source=False`` the file leaves out those tensors of the start network that do not adapt (`Adapter.frozen`;
+    all but normalisation and classifier for VCoTTA with ``trains="norm"``). It is small, and `load` needs the network.
 
     Example:
         >>> import tempfile, vcotta
@@ -34,8 +38,12 @@ def save(adapter: Adapter, path: str | os.PathLike[str]) -> None:
         'source'
     """
     network = {"variational": is_variational(adapter.start), "network": describe_network(adapter.start)}
-    content = {"runtime": asdict(adapter.runtime), "architecture": network, "adapter": adapter.state_dict()}
-    write_state(path, _KIND, content)
+    content = {
+        "runtime": asdict(adapter.runtime),
+        "architecture": network,
+        "adapter": adapter_state(adapter, source=source),
+    }
+    write_state(path, KIND, content)
 
 
 def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, runtime: Runtime | None = None) -> Adapter:
@@ -43,15 +51,15 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, runtim
 
     Args:
         path: A file written by `save`.
-        model: A network of the saved architecture; its weights do not matter. Networks of `vcotta.models` are rebuilt
-            without it.
+        model: A network of the saved architecture; its weights do not matter, unless the file leaves them out. Networks
+            of `vcotta.models` are rebuilt without it, if the file has their weights.
         runtime: Device and precision; by default the saved ones.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged or of another kind, or the network is another one.
     """
-    content = read_state(path, _KIND)
+    content = read_state(path, KIND)
     try:
         state, architecture = content["adapter"], content["architecture"]
         if state["method"] not in list_methods():
@@ -69,6 +77,10 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, runtim
                 f"Expected an adapter saved by vcotta.save in {path}, but it cannot be read here: {error} To choose "
                 "another device, give runtime=vcotta.Runtime('cpu')."
             ) from error
+        if model is None and "source" in state:
+            raise ValueError(
+                f"Expected the source network, as {path} leaves its weights out. Give it: vcotta.load(path, model=...)."
+            )
         if model is None:
             model = _rebuild(architecture["network"], state["networks"]["start"], path)
         if architecture["variational"] and not is_variational(model):

@@ -17,6 +17,7 @@ from vcotta._util.plugins import imported
 from vcotta.bayes import WarmUpConfig, is_variational, warm_up
 from vcotta.methods.base import Adapter
 from vcotta.methods.guard import Guard
+from vcotta.methods.state import adapter_state
 from vcotta.nn.distributed import World
 from vcotta.nn.runtime import Runtime
 
@@ -317,7 +318,7 @@ def distribute(adapter: Adapter, world: World) -> None:
     if world.size > 1:
         if not type(adapter).card.distributed:
             check_distributed(adapter.name)
-        state = world.share_state(adapter.state_dict() if world.leads else None)
+        state = world.share_state(adapter_state(adapter, source=True) if world.leads else None)
         if not world.leads:
             adapter.load_state_dict(state)
     adapter.world = world

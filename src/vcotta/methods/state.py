@@ -3,41 +3,53 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from vcotta.methods.class_mix import StreamSettings
+from vcotta._util.tensorfile import weights_sha256
+from vcotta.methods.class_mix import earlier_settings
 from vcotta.nn.inputs import other_shape
 from vcotta.nn.optim import load_optimizer
 
 if TYPE_CHECKING:
     from vcotta.methods.base import Adapter
 
-__all__ = ["adapter_state", "load_adapter_state", "state_bytes"]
+__all__ = ["adapter_state", "load_adapter_state", "source_sha256", "state_bytes"]
+
+_SOURCES: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+"""Hashes of source networks."""
 
 
-def adapter_state(adapter: Adapter, clone: bool = True) -> dict[str, Any]:
+def adapter_state(adapter: Adapter, clone: bool = True, source: bool = False) -> dict[str, Any]:
     """Return everything a resumed stream needs, as tensors, numbers and text.
+
+    Of networks that share `Adapter.frozen` tensors with the source it has the others, and of the source the same ones
+    with a hash of all its tensors as ``source``.
 
     Args:
         adapter: The adapter.
         clone: Whether to copy the tensors. Without, the state is valid until the next step, enough to write a file.
+        source: Whether it holds the frozen tensors, too, so that an adapter with any source of this architecture can
+            load it.
     """
-    networks = {"start": adapter.start, **adapter.networks}
+    whole = source or not adapter.frozen()
+    networks = {"start": dict(adapter.start.state_dict()) if whole else _own(adapter, adapter.start)}
+    networks |= {role: _own(adapter, net) for role, net in adapter.networks.items()}
     shape = adapter._compiled_shape
     optimizer = None if adapter.optimizer is None else adapter.optimizer.state_dict()
 
     def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.detach().clone() if clone else tensor.detach() for name, tensor in tensors.items()}
 
-    return {
+    state = {
         "method": adapter.name,
         "config": asdict(adapter.config),
         "seed": adapter.seed,
-        "networks": {role: copied(net.state_dict()) for role, net in networks.items()},
+        "networks": {role: copied(tensors) for role, tensors in networks.items()},
         "optimizer": copy.deepcopy(optimizer) if clone else optimizer,
         "memory": copied(adapter.memory),
         "prepared": copied(adapter.prepared),
@@ -50,6 +62,22 @@ def adapter_state(adapter: Adapter, clone: bool = True) -> dict[str, Any]:
         "label_prior": None if adapter._label_prior is None else adapter._label_prior.state_dict(),
         "clumps": adapter._clumps.state_dict(),
     }
+    return state if whole else state | {"source": source_sha256(adapter)}
+
+
+def source_sha256(adapter: Adapter) -> str:
+    """Return the hash of the source network's tensors, computed once for all adapters that hold the same one."""
+    start = adapter.start
+    if start not in _SOURCES:
+        exact = adapter.runtime.precision == "fp64"  # the same network as in float32
+        _SOURCES[start] = weights_sha256(copy.deepcopy(start).float() if exact else start)
+    return _SOURCES[start]
+
+
+def _own(adapter: Adapter, net: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a network by name, without those that are frozen."""
+    frozen = {id(tensor) for tensor in adapter.frozen()}
+    return {name: tensor for name, tensor in net.state_dict(keep_vars=True).items() if id(tensor) not in frozen}
 
 
 def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
@@ -58,9 +86,8 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
     before = adapter_state(adapter) if state["prepared"] and not adapter.prepared else None
     if before is not None:
         adapter.adopt(state["prepared"])  # networks and optimiser may depend on it
-    networks = {"start": adapter.start, **adapter.networks}
     try:
-        _check_shapes(state, networks, adapter.optimizer, adapter.shares_start)
+        _check_shapes(adapter, state)
         if missing := adapter._first_memory - state["memory"].keys():
             raise ValueError(f"Expected {', '.join(sorted(missing))} in the state's memory: another version made it.")
     except ValueError:
@@ -68,9 +95,11 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
             adapter.adopt({})
             load_adapter_state(adapter, before)
         raise
-    for role, net in networks.items():
-        if role != "start" or not adapter.shares_start:
-            net.load_state_dict(state["networks"][role])
+    if "source" not in state and not adapter.shares_start:
+        adapter.start.load_state_dict(state["networks"]["start"])
+        _SOURCES.pop(adapter.start, None)
+    for role, net in adapter.networks.items():
+        net.load_state_dict(state["networks"][role], strict=False)  # checked above
     if adapter.optimizer is not None:
         load_optimizer(adapter.optimizer, state["optimizer"])
     adapter.memory, adapter.prepared = adapter.placed(state["memory"]), adapter.placed(state["prepared"])
@@ -115,11 +144,7 @@ def _same_tensors(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
 def _check_origin(adapter: Adapter, state: dict[str, Any]) -> None:
     """Raise unless ``state`` is complete and of this method with these settings and this guard."""
     name, guard = adapter.name, None if adapter.guard is None else asdict(adapter.guard)
-    later = {
-        "statistics",
-        "label_prior",
-        "clumps",
-    }  # states made before these existed have the defaults of `StreamSettings`
+    later = {"statistics", "label_prior", "clumps", "source"}  # not in states made before these existed
     if missing := adapter_state(adapter, clone=False).keys() - state.keys() - later:
         raise ValueError(f"Expected an adapter's state, but {', '.join(sorted(missing))} is missing from it.")
     if state["method"] != name:
@@ -128,7 +153,7 @@ def _check_origin(adapter: Adapter, state: dict[str, Any]) -> None:
         raise ValueError("Expected an adapter's state, but its counters or random numbers are missing.")
     if state["rng"]["cpu"].shape != adapter._rng.state_dict()["cpu"].shape:
         raise ValueError("Expected the state of torch's random numbers, but it has another size: the state is damaged.")
-    defaults = {field.name: field.default for field in fields(StreamSettings)}
+    defaults = earlier_settings(adapter.config)
     for key, ours in asdict(adapter.config).items():
         theirs = state["config"].get(key, defaults.get(key))
         if theirs != ours:
@@ -144,15 +169,21 @@ def _check_origin(adapter: Adapter, state: dict[str, Any]) -> None:
         raise ValueError(f"The state was made with {made}, this adapter has {here}. Build it with the same `guard`.")
 
 
-def _check_shapes(
-    state: dict[str, Any], networks: dict[str, nn.Module], optimizer: torch.optim.Optimizer | None, shared: bool
-) -> None:
-    """Raise unless the networks and the optimiser of ``state`` have the shapes of these."""
-    for role, net in networks.items():
-        if odd := other_shape(net.state_dict(), state["networks"].get(role, {})):
+def _check_shapes(adapter: Adapter, state: dict[str, Any]) -> None:
+    """Raise unless the networks and the optimiser of ``state`` fit the adapter, and the source is the same."""
+    optimizer, whole = adapter.optimizer, "source" not in state
+    networks = {"start": adapter.start.state_dict() if whole else _own(adapter, adapter.start)}
+    networks |= {role: _own(adapter, net) for role, net in adapter.networks.items()}
+    for role, ours in networks.items():
+        if odd := other_shape(ours, state["networks"].get(role, {})):
             raise ValueError(f"The state belongs to another network: {odd} ({role}). Use the network it was made with.")
-        if role == "start" and shared and not _same_tensors(net.state_dict(), state["networks"][role]):
-            raise ValueError("The state belongs to another source network than the one that these adapters share.")
+    if whole and adapter.shares_start and not _same_tensors(networks["start"], state["networks"]["start"]):
+        raise ValueError("The state belongs to another source network than the one that these adapters share.")
+    if not whole and state["source"] != source_sha256(adapter):
+        raise ValueError(
+            "The state belongs to another network: it holds only what was trained, and the source network it was "
+            "trained from has other weights than this one. Use the network it was made with."
+        )
     if (optimizer is None) != (state["optimizer"] is None):
         raise ValueError("The state's optimiser does not fit this adapter.")
     if optimizer is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,7 +15,8 @@ from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Positive
 from vcotta.bayes import kl_divergence, mixture_kl_bound, sampling, variational_parameters
 from vcotta.methods.base import Adapter, OptimizerName
 from vcotta.methods.card import Card, Preset
-from vcotta.methods.class_mix import StreamSettings
+from vcotta.methods.class_mix import LATER, StreamSettings
+from vcotta.methods.parts.layers import normalisation_and_classifier
 from vcotta.methods.parts.losses import cross_entropy, entropy, symmetric_cross_entropy
 from vcotta.methods.parts.mean_teacher import student_and_teacher, update_teacher
 from vcotta.methods.parts.prior_mixture import AlphaRule, filter_views, mix, mixing_weight
@@ -112,12 +113,15 @@ class VCoTTAConfig(StreamSettings):
         full_batch: A batch of n fewer images takes a smaller step and a slower average, ``lr * n / full_batch`` and
             ``beta ** (n / full_batch)`` (ours), since Adam's steps do not shrink with the batch: single images, one
             after another, ruined a network that batches improve. None treats all batches alike (paper).
-        kl_weight: kappa: the divergences are divided by the number D of variational weights and multiplied by kappa,
-            so that moving every weight by one sigma costs kappa / 2, on any network.
+        kl_weight: kappa: the divergences are divided by the number D of variational weights that adapt and multiplied
+            by kappa, so that moving every weight by one sigma costs kappa / 2, on any network.
         kl_lambda: Lambda: the divergences are divided by it (authors' code: 500 000). Give one of the two.
         statistics: As for every method, see `StreamSettings`, but inferred by default (paper: those of the batch).
         label_prior: As for every method, but on by default, and known to the student's target, too (paper: off).
         flip: Whether views may mirror the image.
+        trains: What adapts: ``"all"`` (paper), or ``"norm"`` (ours), scale and shift of the normalisation layers and
+            the last linear or convolution layer. The rest is then the source's, held once by all networks, and states
+            leave it out: a stream takes megabytes on disk and in memory instead of hundreds.
     """
 
     views: NonNegativeInt = 32
@@ -143,6 +147,7 @@ class VCoTTAConfig(StreamSettings):
     kl_weight: NonNegative | None = 0.05
     kl_lambda: Positive | None = None
     flip: bool = True
+    trains: Literal["all", "norm"] = field(default="all", metadata=LATER)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -199,14 +204,23 @@ class VCoTTA(Adapter):
 
     def setup(self, model: nn.Module) -> None:
         """Make student and teacher; the start network is the source prior."""
-        self.networks = student_and_teacher(model)
+        self.networks = student_and_teacher(model, self.frozen())
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         rhos = {id(rho) for _, _, rho in variational_parameters(model)}
-        scales = [1.0 if id(p) in rhos else _rms(p) for p in model.parameters()] if self.config.relative else None
-        self.make_optimizer(model.parameters(), self.config.optimizer, self.config.lr, scales)
+        scales = [1.0 if id(p) in rhos else _rms(p) for p in trained] if self.config.relative else None
+        self.make_optimizer(trained, self.config.optimizer, self.config.lr, scales)
         assert self.optimizer is not None
         for group in self.optimizer.param_groups:
             group["initial_lr"] = group["lr"]
-        self._dimensions = sum(mean.numel() for _, mean, _ in variational_parameters(model))
+        learned = (mean.numel() for _, mean, _ in variational_parameters(model) if mean.requires_grad)
+        self._dimensions = max(1, sum(learned))
+
+    def frozen(self) -> list[Tensor]:
+        """With ``trains="norm"`` everything but normalisation and classifier, buffers too."""
+        if self.config.trains == "all":
+            return []
+        trained = {id(parameter) for parameter in normalisation_and_classifier(self.start)}
+        return [t for t in (*self.start.parameters(), *self.start.buffers()) if id(t) not in trained]
 
     def predict_and_adapt(self, images: Tensor) -> Tensor:
         """Steps 1 to 7 of the algorithm on one batch."""
@@ -241,7 +255,7 @@ class VCoTTA(Adapter):
         return self._infer(source, teacher, alpha), torch.stack(draws), alpha.expand(len(images), 1).squeeze(-1)
 
     def drift(self) -> Tensor:
-        """KL(student || source) in nats per weight."""
+        """KL(student || source) in nats per weight that adapts."""
         student = self.networks["student"]
         return kl_divergence(student, self.start, compiled=bool(self.runtime.compile)) / self._dimensions
 

@@ -12,7 +12,13 @@ from torch import Tensor, nn
 
 from vcotta.nn.sharing import current
 
-__all__ = ["catch_features", "classifier", "train_early_normalisation", "train_only_normalisation"]
+__all__ = [
+    "catch_features",
+    "classifier",
+    "normalisation_and_classifier",
+    "train_early_normalisation",
+    "train_only_normalisation",
+]
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)
 
@@ -25,6 +31,19 @@ def classifier(net: nn.Module) -> nn.Linear:
             f"Expected a network with a linear layer, whose input is its features, but {type(net).__name__} has none."
         )
     return layers[-1]
+
+
+def normalisation_and_classifier(net: nn.Module) -> list[nn.Parameter]:
+    """Return scale and shift of all normalisation layers, and the parameters of the last linear or convolution layer.
+
+    Example:
+        >>> net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 5))
+        >>> [tuple(p.shape) for p in normalisation_and_classifier(net)]
+        [(2,), (2,), (5, 8), (5,)]
+    """
+    last = [m for m in net.modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)][-1:]
+    layers = [*(module for module in net.modules() if isinstance(module, _NORMS)), *last]
+    return list(dict.fromkeys(p for layer in layers for p in layer.parameters(recurse=False)))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,10 +25,16 @@ __all__ = [
 ]
 
 
-def student_and_teacher(model: nn.Module) -> dict[str, nn.Module]:
-    """The networks of a mean-teacher method: the model, all of it trained, and a frozen copy."""
-    teacher = copy.deepcopy(model).requires_grad_(False)
-    return {"student": model.requires_grad_(True), "teacher": teacher}
+def student_and_teacher(model: nn.Module, frozen: Sequence[Tensor] = ()) -> dict[str, nn.Module]:
+    """The networks of a mean-teacher method: the model, trained, and a copy, its average, without gradients.
+
+    Tensors in ``frozen`` are not trained, and both networks hold the same ones.
+    """
+    kept = {id(tensor): tensor for tensor in frozen}
+    teacher = copy.deepcopy(model, dict(kept)).requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) not in kept)
+    return {"student": model, "teacher": teacher}
 
 
 @torch.no_grad()
@@ -38,7 +44,8 @@ def update_teacher(
     r"""Exponential moving average, in place: teacher <- beta * teacher + (1 - beta) * student (paper, Eq. update_tea).
 
     Means and point parameters are averaged as they are. Of a variational network the **standard deviation** is
-    averaged, not rho: :math:`\bar\sigma \leftarrow \beta\bar\sigma + (1-\beta)\sigma`. Buffers stay.
+    averaged, not rho: :math:`\bar\sigma \leftarrow \beta\bar\sigma + (1-\beta)\sigma`. Buffers stay, and so do tensors
+    that both networks share.
 
     Args:
         teacher: The average.
@@ -57,7 +64,10 @@ def update_teacher(
     if beta == 1:
         return  # rho would change by rounding
     rhos = {id(rho) for _, _, rho in variational_parameters(teacher)}
-    pairs: list[tuple[Tensor, Tensor]] = list(zip(teacher.parameters(), student.parameters(), strict=True))
+    both = zip(teacher.parameters(), student.parameters(), strict=True)
+    pairs: list[tuple[Tensor, Tensor]] = [(old, new) for old, new in both if old is not new]
+    if not pairs:
+        return
     olds = [old for old, _ in pairs if id(old) not in rhos]
     averages = [*torch._foreach_lerp(olds, [new for old, new in pairs if id(old) not in rhos], 1 - beta)]
     share = torch.full((), 1 - beta, device=olds[0].device)  # compiled code is valid for one number, but for any tensor
