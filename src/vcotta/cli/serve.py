@@ -50,7 +50,7 @@ def bundle(
     """
     from vcotta._util.errors import unknown_name
     from vcotta._util.progress import display
-    from vcotta.data.image_files import PREPROCESSES
+    from vcotta.data.sizes import PREPROCESSES
     from vcotta.experiments.benchmarks import find_benchmark
     from vcotta.experiments.build import adapter_for_spec
     from vcotta.runs.spec import RunSpec

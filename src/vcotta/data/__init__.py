@@ -1,18 +1,22 @@
 """Labelled images: in memory, in files, or corrupted and stored."""
 
-from vcotta.data.folders import class_folders
-from vcotta.data.image_files import FilePixels, image_suffixes
-from vcotta.data.named import load_digits
-from vcotta.data.types import (
-    Batches,
-    CorruptedSource,
-    ImageData,
-    ImageSource,
-    Pixels,
-    batches,
-    check_labels,
-    to_tensor,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vcotta.data.folders import class_folders
+    from vcotta.data.image_files import FilePixels, image_suffixes
+    from vcotta.data.named import load_digits
+    from vcotta.data.types import (
+        Batches,
+        CorruptedSource,
+        ImageData,
+        ImageSource,
+        Pixels,
+        batches,
+        check_labels,
+        to_tensor,
+    )
 
 __all__ = [
     "Batches",
@@ -28,3 +32,18 @@ __all__ = [
     "load_digits",
     "to_tensor",
 ]
+
+_HOMES = {"class_folders": "folders", "FilePixels": "image_files", "image_suffixes": "image_files"}
+_HOMES |= {"load_digits": "named"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: a process that only resizes images starts without torch."""
+    if name not in __all__:
+        raise AttributeError(f"module 'vcotta.data' has no attribute {name!r}")
+    globals()[name] = found = getattr(import_module(f"vcotta.data.{_HOMES.get(name, 'types')}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

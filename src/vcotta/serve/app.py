@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vcotta._version import __version__
 from vcotta.report.html import render
 from vcotta.serve.auth import Auth
+from vcotta.serve.decoders import Decoders
 from vcotta.serve.logs import log_event, request_id, safe_path
 from vcotta.serve.metrics import Metrics
 from vcotta.serve.requests import FORM, NPY, RefusedError, discard, read_images
@@ -55,12 +57,12 @@ _PROBLEMS = {
     401: "The token is missing or wrong.",
     403: "The server has no token, so only requests from its own machine may change the state.",
     408: "The request took too long to arrive.",
-    413: "The request has too many bytes, images or pixels.",
+    413: "The request has too many bytes, images or pixels, or takes too long to decode.",
     415: "The body is neither a form nor an array.",
     422: "The request is not valid.",
     429: "Too many requests are waiting. Try again in a moment.",
     500: "The adapter failed on these images. Its state is as it was before.",
-    503: "The server is stopping, or a failed step could not be undone.",
+    503: "The server is stopping, no process is free to decode images, or a failed step could not be undone.",
 }
 _PARAMETERS = {  # what each parameter must be, for error messages
     "adapt": "true or false",
@@ -86,10 +88,11 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
         description="A classifier that adapts to the images it is sent.",
         docs_url=None,  # FastAPI's own pages load scripts from other servers
         redoc_url=None,
+        lifespan=_decoding,
         redirect_slashes=False,  # a redirect would repeat the Host header, which the client chooses
     )
     app.state.service, app.state.auth, app.state.token_needed = service, Auth(token), token is not None
-    app.state.decoders = ThreadPoolExecutor(2, thread_name_prefix="vcotta-decode")
+    app.state.decoders = Decoders(service.limits.decode_seconds, service.limits.requests)
     app.state.open_requests = 0
     app.add_exception_handler(RefusedError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -129,6 +132,14 @@ def create_app(service: Service, token: str | None = None) -> FastAPI:
     )
     app.add_middleware(_Observed, metrics=service.metrics, routes={route.path for route in app.routes})  # type: ignore[attr-defined]
     return app
+
+
+@asynccontextmanager
+async def _decoding(app: FastAPI) -> AsyncIterator[None]:
+    """Start decoding processes with the server, and end them with it."""
+    app.state.decoders.start()
+    yield
+    app.state.decoders.close()
 
 
 def _problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from vcotta._util.files import sha256
 from vcotta._util.tensorfile import read_state, write_state
 from vcotta._util.validation import Settings, between
 from vcotta.bayes import is_variational, to_variational
-from vcotta.data.image_files import PREPROCESSES
+from vcotta.data.sizes import PREPROCESSES
 from vcotta.methods import Adapter, choose_guard, configure
 from vcotta.methods.guard import Guard
 from vcotta.models import NormalisedNetwork, build_network
@@ -84,7 +84,7 @@ class Preprocess(Settings):
     Attributes:
         size: Side of the images, in pixels.
         channels: 3 for colour, 1 for grey.
-        how: One of `vcotta.data.image_files.PREPROCESSES`.
+        how: One of `vcotta.data.sizes.PREPROCESSES`.
     """
 
     size: Annotated[int, between(1, 4096)]
