@@ -192,6 +192,8 @@ def test_class_names_that_no_answer_could_hold_are_refused_when_bundling_and_whe
 ABSURD = {
     "views": lambda c: c.update(method="cotta", settings={"views": 10**9}),
     "the queue": lambda c: c.update(method="adacontrast", settings={"queue": 10**12}),
+    "replayed images": lambda c: c.update(method="obao", settings={"replayed": 10**5}),
+    "collected images": lambda c: c.update(method="rotta", settings={"capacity": 10**5}),
     "lr": lambda c: c["settings"].update(lr=1e300),
     "the guard's window": lambda c: c["guard"].update(window=10**30),
     "the guard's patience": lambda c: c["guard"].update(patience=10**30),

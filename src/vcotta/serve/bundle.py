@@ -33,7 +33,9 @@ _LONGEST_NAME = 200
 _OURS = re.compile(r"wrn-\d{1,3}-\d{1,2}|resnext-\d{1,3}-\d{1,2}x\d{1,3}d|resnet-(18|20|32|44|50|56)")
 _INSTALLED = re.compile(r"(torchvision|timm):[A-Za-z0-9_.]{1,100}")
 _OPTIONS = {"channels": 16, "base": 1024, "stem_stride": 8}  # options of our own networks and their largest values
-_MOST_VIEWS = 256  # each costs a pass of the network
+_MOST = {"views": 256}  # each costs a pass of the network
+_MOST |= dict.fromkeys(("replayed", "capacity", "probe", "neighbours"), 4096)  # images that one step works on
+_MOST |= dict.fromkeys(("queue", "buffer"), 131_072)  # images or features in memory
 _LARGEST = 1_000_000  # other numbers among the settings of a method or guard, above any that is useful
 
 
@@ -186,7 +188,7 @@ class Bundle(Settings):
 
 
 def check_size(settings: Mapping[str, Any]) -> None:
-    """Raise if a number among the settings of a method or guard is so large that a batch would never end.
+    """Raise if a number among the settings of a method or guard is so large that a batch would never end or fit.
 
     Example:
         >>> check_size({"views": 10**9})
@@ -194,7 +196,7 @@ def check_size(settings: Mapping[str, Any]) -> None:
         ValueError: Expected `views` to be at most 256 in a bundle, but got 1000000000.
     """
     for name, value in settings.items():
-        most = _MOST_VIEWS if name == "views" else _LARGEST
+        most = _MOST.get(name, _LARGEST)
         if isinstance(value, int | float) and abs(value) > most:
             raise ValueError(f"Expected `{name}` to be at most {most} in a bundle, but got {value!r}.")
 
