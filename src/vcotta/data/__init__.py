@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from vcotta.data.folders import class_folders
     from vcotta.data.image_files import FilePixels, image_suffixes
     from vcotta.data.named import load_digits
+    from vcotta.data.probe import make_probe
     from vcotta.data.types import (
         Batches,
         CorruptedSource,
@@ -30,11 +31,12 @@ __all__ = [
     "class_folders",
     "image_suffixes",
     "load_digits",
+    "make_probe",
     "to_tensor",
 ]
 
 _HOMES = {"class_folders": "folders", "FilePixels": "image_files", "image_suffixes": "image_files"}
-_HOMES |= {"load_digits": "named"}
+_HOMES |= {"load_digits": "named", "make_probe": "probe"}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta.methods.class_mix import StreamSettings
+from vcotta.methods.probe import check_probe
 from vcotta.nn.inputs import other_shape
 from vcotta.nn.optim import load_optimizer
 
@@ -60,6 +61,7 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
         adapter.adopt(state["prepared"])  # networks and optimiser may depend on it
     networks = {"start": adapter.start, **adapter.networks}
     try:
+        check_probe(state["prepared"])
         _check_shapes(state, networks, adapter.optimizer)
         if missing := adapter._first_memory - state["memory"].keys():
             raise ValueError(f"Expected {', '.join(sorted(missing))} in the state's memory: another version made it.")

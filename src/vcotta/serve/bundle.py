@@ -23,6 +23,7 @@ from vcotta.bayes import is_variational, to_variational
 from vcotta.data.sizes import PREPROCESSES
 from vcotta.methods import Adapter, choose_guard, configure
 from vcotta.methods.guard import Guard
+from vcotta.methods.probe import IMAGES, check_probe
 from vcotta.models import NormalisedNetwork, build_network
 from vcotta.models.files import check_shapes
 
@@ -36,6 +37,7 @@ _OPTIONS = {"channels": 16, "base": 1024, "stem_stride": 8}  # options of our ow
 _MOST = {"views": 256}  # each costs a pass of the network
 _MOST |= dict.fromkeys(("replayed", "capacity", "probe", "neighbours"), 4096)  # images that one step works on
 _MOST |= dict.fromkeys(("queue", "buffer"), 131_072)  # images or features in memory
+_MOST_PROBED = 16_384  # images, predicted between two batches
 _LARGEST = 1_000_000  # other numbers among the settings of a method or guard, above any that is useful
 
 
@@ -117,7 +119,7 @@ class Bundle(Settings):
         class_names: Name of each output.
         method: Name of the method, one of `list_methods`.
         settings: Every field of the method's config.
-        prepared: What the method learned from source data, tensors by name.
+        prepared: What the method learned from source data, tensors by name, and the probe if there is one.
         guard: Every field of its `Guard`, None for no guard.
         batch_size: Images in a batch that the settings were chosen for.
         seed: Seed of the adapter.
@@ -151,6 +153,18 @@ class Bundle(Settings):
         self.build_guard()
         check_size(self.settings)
         check_size(self.guard or {})
+        self._check_probe()
+
+    def _check_probe(self) -> None:
+        check_probe(self.prepared, self.network.classes)
+        if (images := self.prepared.get(IMAGES)) is None:
+            return
+        if self.guard is None:
+            raise ValueError("Expected a guard, which looks at the probe, but the bundle has none.")
+        if (shape := tuple(images.shape[2:])) != self.preprocess.shape:
+            raise ValueError(f"Expected a probe of images of shape {self.preprocess.shape}, but got {shape}.")
+        if (count := images.shape[:2].numel()) > _MOST_PROBED:
+            raise ValueError(f"Expected a probe of at most {_MOST_PROBED} images in all conditions, but got {count}.")
 
     def build_network(self, trusted: str | None = None) -> nn.Module:
         """Build the network with its weights.
