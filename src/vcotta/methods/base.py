@@ -73,7 +73,8 @@ class Adapter(Declared, Passes, ABC):
         last: Facts about the latest step: ``forwards`` and ``backwards`` (passes over the batch), ``skipped``, what the
             method notes (``loss``, ``alpha``, ...) and, if the guard acted, ``guard``: its ``causes`` (names of
             `Guard`'s fields, or ``"not finite"``) and its ``action``, see `vcotta.methods.guard.Action`.
-        signals: The guard's signals on the latest step, by the names of its fields; empty before it judges.
+        signals: The guard's signals on the latest step, by the names of its fields, and ``probe`` on a step with a look
+            at it; empty before it judges.
         steps: Batches seen since the start.
         skipped: Batches whose update was dropped.
     """

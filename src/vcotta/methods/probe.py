@@ -24,7 +24,7 @@ __all__ = ["BOUND", "COST", "IMAGES", "LABELS", "ProbeWatch", "as_probe", "check
 IMAGES, LABELS = "probe_images", "probe_labels"
 """Names of the probe's tensors in an adapter's ``prepared``."""
 BOUND = 0.01
-"""Errors beyond those of the source that the adapter may make, as a share of the probe's images."""
+"""Errors beyond those of the source that the adapter may make, as a share of the probe's predictions."""
 COST = 0.04
 """Passes for the probe, as a share of the passes of the steps between (a backward pass counts as two)."""
 HALVINGS = 4
@@ -78,9 +78,10 @@ class ProbeWatch:
 
     A look is a pass of the adapted network (the teacher, where there is one) over the probe's images, each condition
     normalised by its own statistics, and costs at most `COST` of the steps since the look before; as a stream begins
-    there is one after 2, 4, 8, ... steps. Where it finds more than `BOUND` errors beyond those of the source, the
-    networks are pulled back halfway to the source until it does not. The distance that is left becomes their leash:
-    after later steps they are pulled back to it, and it grows by `GROWTH` at each look within the bound.
+    there is one after 2, 4, 8, ... steps. It finds a images that only the adapted network and b that only the source
+    gets wrong. Where a - b is above the bound by more than its standard deviation, sqrt(a + b), the networks are pulled
+    halfway back to the source until a - b is within the bound. The distance that is left becomes their leash: after
+    later steps they are pulled back to it, and it grows by `GROWTH` at each look within the bound.
 
     Attributes:
         due: The step after which the next look is taken.
@@ -90,7 +91,7 @@ class ProbeWatch:
     def __init__(self) -> None:
         self.due = 2
         self.leash: float | None = None
-        self._source_errors: int | None = None
+        self._source_wrong: Tensor | None = None
 
     def act(self, adapter: Adapter, batch: int) -> Literal["pull", "restart"] | None:
         """Look if it is time, and pull the adapter back if need be; return the guard's action, if any."""
@@ -100,39 +101,43 @@ class ProbeWatch:
         passes = batch * max(1, adapter.last["forwards"] + 2 * adapter.last["backwards"])
         images = adapter.prepared[IMAGES]
         self.due += min(self.due, math.ceil(images.shape[:2].numel() / (COST * passes)))
-        if self._loss(adapter) <= BOUND:
+        loss, noise = self._loss(adapter)
+        if loss <= BOUND:
             self.leash = self.leash and self.leash * GROWTH
+        if loss <= BOUND + noise:
             return None
         for _ in range(HALVINGS):
             if not pull(adapter, 0.5):
                 break
             self.leash = adapter.parameter_distance()
-            if self._loss(adapter) <= BOUND:
+            if self._loss(adapter)[0] <= BOUND:
                 return "pull"
         adapter.restart()
         return "restart"
 
     def state_dict(self) -> dict[str, Any]:
-        """When the next look is due, the leash, and the source's errors."""
-        return {"due": self.due, "leash": self.leash, "source_errors": self._source_errors}
+        """When the next look is due, and the leash."""
+        return {"due": self.due, "leash": self.leash}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a `state_dict`."""
-        self.due, self.leash, self._source_errors = state["due"], state["leash"], state["source_errors"]
+        leash = state["leash"]
+        self.due, self.leash, self._source_wrong = int(state["due"]), None if leash is None else float(leash), None
 
     def _hold(self, adapter: Adapter) -> None:
         if self.leash is not None and (distance := adapter.parameter_distance()) > self.leash:
             pull(adapter, 1 - self.leash / distance)
 
-    def _loss(self, adapter: Adapter) -> float:
-        """Errors beyond those of the source, as a share of all; also among the adapter's signals."""
-        if self._source_errors is None:
-            self._source_errors = _errors(adapter, adapter.start)
+    def _loss(self, adapter: Adapter) -> tuple[float, float]:
+        """Errors beyond those of the source and their deviation, as shares; the first is also a signal."""
+        if self._source_wrong is None:
+            self._source_wrong = _wrong(adapter, adapter.start)
         networks = adapter.networks
         adapted = networks["teacher"] if "teacher" in networks else next(iter(networks.values()))
-        loss = (_errors(adapter, adapted) - self._source_errors) / adapter.prepared[IMAGES].shape[:2].numel()
+        changes = _wrong(adapter, adapted).float() - self._source_wrong.float()
+        loss, noise = torch.stack([changes.mean(), changes.abs().sum().sqrt() / changes.numel()]).tolist()
         adapter.signals.setdefault("probe", loss)
-        return loss
+        return loss, noise
 
 
 def pull(adapter: Adapter, share: float) -> bool:
@@ -146,11 +151,12 @@ def pull(adapter: Adapter, share: float) -> bool:
 
 
 @torch.no_grad()
-def _errors(adapter: Adapter, net: nn.Module) -> int:
-    labels, wrong = adapter.prepared[LABELS], 0
+def _wrong(adapter: Adapter, net: nn.Module) -> Tensor:
+    """Which of the probe's images a network gets wrong."""
+    labels, wrong = adapter.prepared[LABELS], []
     with OwnRng(adapter.seed, adapter.runtime.device).scope():  # the adapter's own random numbers stay as they are
         for images in adapter.prepared[IMAGES]:
             use_batch_statistics(net, len(images) > 1)
             logits = adapter.runtime.forward(net, adapter.runtime.place_images(images.float() / 255))
-            wrong += int((logits.argmax(-1) != labels).sum())
-    return wrong
+            wrong.append(logits.argmax(-1) != labels)
+    return torch.cat(wrong)
