@@ -9,7 +9,8 @@ How: the same stream with and without a probe; the error on the stream itself is
 probe, also the signal that would need no labels: corrupted copies of the stream's latest images, how many of them the
 source is sure of (0.9), and on how many of these the adapted network disagrees. One torch thread, CPU.
 
-    python -m studies.guards.erosion                   # about 15 minutes on two cores, writes results/erosion.json
+    python -m studies.guards.erosion                   # about 20 minutes on two cores, writes results/erosion.json
+                                                       # after each stream, and goes on where it was stopped
     python -m studies.guards.erosion --seeds 0 --batches 20 --streams negative --out try.json
 """
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 from studies.files import results_of
 from studies.guards.run import BATCH, spec_of
 from vcotta import Adapter, __version__, build_adapter, corrupt
-from vcotta._util.files import write_json
+from vcotta._util.files import read_json, write_json
 from vcotta.data import load_digits, make_probe, to_tensor
 from vcotta.data.probe import PROBE_CORRUPTIONS
 from vcotta.experiments.build import start_network, stream_for
@@ -48,6 +49,7 @@ NATURAL: dict[str, Callable[[Tensor], Tensor]] = {
     "negative": lambda images: 1 - images,
 }
 ORDINARY: dict[str, dict[str, float]] = {"continual": {}, "correlated": {"delta": 0.1}, "practical": {}}
+KINDS = (*NATURAL, *ORDINARY)
 
 
 def stream(kind: str, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -149,26 +151,31 @@ def of_stream(seed: int, kind: str, probe: bool, batches: int) -> dict[str, Any]
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="seeds of networks and streams")
-    parser.add_argument("--streams", nargs="+", default=[*NATURAL, *ORDINARY], help="kinds of streams")
+    parser.add_argument("--streams", nargs="+", default=KINDS, choices=KINDS, help="kinds of streams")
     parser.add_argument("--batches", type=int, default=150, help="length of a natural stream")
     parser.add_argument("--workers", type=int, default=2, help="processes, one stream each")
     parser.add_argument("--out", type=Path, default=results_of("guards") / "erosion.json", help="file to write")
     options = parser.parse_args(arguments)
-    tasks = [(*task, options.batches) for task in product(options.seeds, options.streams, (True, False))]
-    with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as pool:
-        rows = list(pool.map(of_stream, *zip(*tasks, strict=True)))
     setting = {
+        "batches": options.batches,
         "batch_size": BATCH,
         "every": EVERY,
         "tested": TESTED,
         "images_of_a_domain": LIMIT,
-        "probe": {"images": PROBE, "corruptions": PROBE_CORRUPTIONS, "cost": COST},
-        "seeds": options.seeds,
+        "probe": {"images": PROBE, "corruptions": list(PROBE_CORRUPTIONS), "cost": COST},
         "frost": stream_for(RunSpec("source")).describe()["frost"],
         "torch": str(torch.__version__),
         "vcotta": __version__,
     }
-    write_json(options.out, {"setting": setting, "rows": rows})
+    found = read_json(options.out) if options.out.exists() else {}
+    rows = found["rows"] if found.get("setting") == setting else []
+    done = {(row["seed"], row["stream"], row["probe"]) for row in rows}
+    tasks = [task for task in product(options.seeds, options.streams, (True, False)) if task not in done]
+    with ProcessPoolExecutor(options.workers, multiprocessing.get_context("spawn")) as pool:
+        for made in as_completed(pool.submit(of_stream, *task, options.batches) for task in tasks):
+            rows.append(made.result())
+            rows.sort(key=lambda row: (row["seed"], KINDS.index(row["stream"]), row["probe"]))
+            write_json(options.out, {"setting": setting, "rows": rows})
     print(f"Written: {options.out}")
 
 

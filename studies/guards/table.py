@@ -55,12 +55,13 @@ def erosion_text() -> str:
     headings = ["stream", "its error without", "with probe", "clean", "fog", "snow", "events"]
     probe, kept = setting["probe"], [row for row in rows if row["probe"]]
     predicted = probe["images"] * (1 + len(probe["corruptions"]))
+    seeds, lengths = (sorted({row[key] for row in rows}) for key in ("seed", "batches"))
     share = sum(predicted * (row["looks"] + len(row["events"]) + 1) for row in kept) / sum(r["passes"] for r in kept)
     note = (
         f"Elsewhere: *start, BN: without, with a probe*, the latter two the worst of the looks after every "
         f"{setting['every']} batches, on {setting['tested']} test digits, with nothing known of the stream. Error in "
-        f"per cent, mean over seeds {', '.join(map(str, setting['seeds']))}; events by seed. Streams of "
-        f"{', '.join(sorted({str(row['batches']) for row in rows}, key=int))} batches of {setting['batch_size']}. The "
+        f"per cent, mean over seeds {', '.join(map(str, seeds))}; events by seed. Streams of "
+        f"{', '.join(map(str, lengths))} batches of {setting['batch_size']}. The "
         f"probe is {probe['images']} training images and their copies ({listed(probe['corruptions'])}, no snow: "
         f"{predicted} predictions), which cost {100 * share:.1f} % of the passes. torch {setting['torch']}, one CPU "
         f"thread, {setting['frost']} frost (`studies/guards/erosion.py`)."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import signal
 import sys
@@ -144,4 +145,7 @@ if __name__ == "__main__":
         signal.signal(number, signal.SIG_IGN)
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()
-    _serve(sys.stdin.buffer, sys.stdout.buffer)
+    try:
+        _serve(sys.stdin.buffer, sys.stdout.buffer)
+    except BrokenPipeError:  # the server was killed
+        os._exit(1)
