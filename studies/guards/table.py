@@ -51,16 +51,17 @@ def erosion_text() -> str:
             bn = mean_of(row["bn"][condition] for row in kept)
             worst = [mean_of(_worst(row, condition) for row in part) for part in (free, kept)]
             cells.append(f"{start:.1f}, {bn:.1f}: {worst[0]:.1f}, {worst[1]:.1f}")
-        shown.append((stream, *cells, ", ".join(str(len(row["events"])) for row in kept)))
-    headings = ["stream", "its error without", "with probe", "clean", "fog", "snow", "events"]
+        seeds = ", ".join(str(row["seed"]) for row in kept)
+        shown.append((f"{stream} ({seeds})", *cells, ", ".join(str(len(row["events"])) for row in kept)))
+    headings = ["stream (seeds)", "its error without", "with probe", "clean", "fog", "snow", "events"]
     probe, kept = setting["probe"], [row for row in rows if row["probe"]]
     predicted = probe["images"] * (1 + len(probe["corruptions"]))
-    seeds, lengths = (sorted({row[key] for row in rows}) for key in ("seed", "batches"))
+    lengths = sorted({row["batches"] for row in rows})
     share = sum(predicted * (row["looks"] + len(row["events"]) + 1) for row in kept) / sum(r["passes"] for r in kept)
     note = (
         f"Elsewhere: *start, BN: without, with a probe*, the latter two the worst of the looks after every "
         f"{setting['every']} batches, on {setting['tested']} test digits, with nothing known of the stream. Error in "
-        f"per cent, mean over seeds {', '.join(map(str, seeds))}; events by seed. Streams of "
+        f"per cent, mean over the seeds; events by seed. Streams of "
         f"{', '.join(map(str, lengths))} batches of {setting['batch_size']}. The "
         f"probe is {probe['images']} training images and their copies ({listed(probe['corruptions'])}, no snow: "
         f"{predicted} predictions), which cost {100 * share:.1f} % of the passes. torch {setting['torch']}, one CPU "
