@@ -1,12 +1,13 @@
-"""The table of what attacks leave of an adapter."""
+"""The tables of what attacks and long streams leave of an adapter."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from studies.files import read_result
-from studies.markdown import table
+from studies.markdown import listed, table
 
 
 def guards_text() -> str:
@@ -37,4 +38,61 @@ def guards_text() -> str:
     return f"{table(headings, shown, left=2)}\n\n{note}"
 
 
-TABLES: dict[str, Callable[[], str]] = {"guards": guards_text}
+def erosion_text() -> str:
+    """Return the errors elsewhere after long streams, with and without a probe."""
+    found = read_result("guards", "erosion.json")
+    rows, setting = found["rows"], found["setting"]
+    shown = []
+    for stream in dict.fromkeys(row["stream"] for row in rows):
+        free, kept = ([row for row in rows if (row["stream"], row["probe"]) == (stream, probe)] for probe in (0, 1))
+        cells = [f"{mean_of(row['error'] for row in part):.2f}" for part in (free, kept)]
+        for condition in ("none", "fog", "snow"):
+            start = mean_of(row["course"][0]["errors"][condition] for row in kept)
+            bn = mean_of(row["bn"][condition] for row in kept)
+            worst = [mean_of(_worst(row, condition) for row in part) for part in (free, kept)]
+            cells.append(f"{start:.1f}, {bn:.1f}: {worst[0]:.1f}, {worst[1]:.1f}")
+        seeds = ", ".join(str(row["seed"]) for row in kept)
+        shown.append((f"{stream} ({seeds})", *cells, ", ".join(str(len(row["events"])) for row in kept)))
+    headings = ["stream (seeds)", "its error without", "with probe", "clean", "fog", "snow", "events"]
+    probe, kept = setting["probe"], [row for row in rows if row["probe"]]
+    predicted = probe["images"] * (1 + len(probe["corruptions"]))
+    lengths = sorted({row["batches"] for row in rows})
+    share = sum(predicted * (row["looks"] + len(row["events"]) + 1) for row in kept) / sum(r["passes"] for r in kept)
+    note = (
+        f"Elsewhere: *start, BN: without, with a probe*, the latter two the worst of the looks after every "
+        f"{setting['every']} batches, on {setting['tested']} test digits, with nothing known of the stream. Error in "
+        f"per cent, mean over the seeds; events by seed. Streams of "
+        f"{', '.join(map(str, lengths))} batches of {setting['batch_size']}. The "
+        f"probe is {probe['images']} training images and their copies ({listed(probe['corruptions'])}, no snow: "
+        f"{predicted} predictions), which cost {100 * share:.1f} % of the passes. torch {setting['torch']}, one CPU "
+        f"thread, {setting['frost']} frost (`studies/guards/erosion.py`)."
+    ).replace("_", " ")
+    return f"{table(headings, shown)}\n\n{note}"
+
+
+def label_free_text() -> str:
+    """Return how often adapted networks contradict a sure source on corrupted copies of the stream's images."""
+    rows = [row for row in read_result("guards", "erosion.json")["rows"] if not row["probe"]]
+    shown = []
+    for stream in dict.fromkeys(row["stream"] for row in rows):
+        same = [row for row in rows if row["stream"] == stream]
+        looks = [look["label_free"] for row in same for look in row["course"] if "label_free" in look]
+        shares = [100 * look["against"] / max(1, look["sure"]) for look in looks]
+        rises = [_worst(row, "fog") - row["course"][0]["errors"]["fog"] for row in same]
+        shown.append((stream, f"{min(shares):.0f} to {max(shares):.0f}", f"{mean_of(rises):+.1f}"))
+    return table(["stream", "contradicted, %", "fog, worst less start"], shown)
+
+
+def mean_of(values: Iterable[float]) -> float:
+    return statistics.mean(values)
+
+
+def _worst(row: dict[str, Any], condition: str) -> float:
+    return max(look["errors"][condition] for look in row["course"])
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "guards": guards_text,
+    "erosion": erosion_text,
+    "label-free": label_free_text,
+}

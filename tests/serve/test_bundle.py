@@ -193,6 +193,8 @@ def test_class_names_that_no_answer_could_hold_are_refused_when_bundling_and_whe
 ABSURD = {
     "views": lambda c: c.update(method="cotta", settings={"views": 10**9}),
     "the queue": lambda c: c.update(method="adacontrast", settings={"queue": 10**12}),
+    "replayed images": lambda c: c.update(method="obao", settings={"replayed": 10**5}),
+    "collected images": lambda c: c.update(method="rotta", settings={"capacity": 10**5}),
     "lr": lambda c: c["settings"].update(lr=1e300),
     "the guard's window": lambda c: c["guard"].update(window=10**30),
     "the guard's patience": lambda c: c["guard"].update(patience=10**30),
@@ -215,3 +217,50 @@ def test_every_default_and_preset_fits_the_bounds_of_a_bundle() -> None:
     for preset in ("paper", "authors", "best"):
         check_size(asdict(configure("vcotta", preset=preset)))
     check_size(asdict(Guard()))
+
+
+def probed_bundle() -> Bundle:
+    pixels = torch.randint(0, 256, (2, 5, 3, 32, 32), dtype=torch.uint8)
+    adapter = build_adapter("tent", digits_network(), guard=True, probe=(pixels, torch.arange(5)))
+    names = [str(name) for name in range(10)]
+    name, options = find_benchmark("digits").network_options(None)
+    return make_bundle(adapter, name, names, Preprocess(32), **options)
+
+
+def test_the_server_looks_at_the_probe_of_the_bundle(tmp_path) -> None:
+    save_bundle(probed_bundle(), tmp_path / "a")
+    engine = Engine(load_bundle(tmp_path / "a"))
+    for _ in range(2):
+        answer = engine.adapt(torch.rand(6, 3, 32, 32))
+    assert "probe" in engine.adapter.signals
+    assert answer.notes.get("guard", {}).get("causes", ["probe"]) == ["probe"]
+
+
+BAD_PROBES = {
+    "a label for each image": lambda c: c["prepared"].update(probe_labels=torch.zeros(4).long()),
+    "labels of the probe": lambda c: c["prepared"].update(probe_labels=torch.full((5,), 10)),
+    "images of shape": lambda c: c["prepared"].update(probe_images=torch.zeros(2, 5, 3, 9, 9).byte()),
+    "at most 16384 images": lambda c: c["prepared"].update(probe_images=torch.zeros(4000, 5, 3, 32, 32).byte()),
+    "a guard, which looks": lambda c: c.update(guard=None),
+}
+
+
+@pytest.mark.parametrize("reason", BAD_PROBES)
+def test_a_probe_that_does_not_fit_is_refused_at_load(tmp_path, reason) -> None:
+    save_bundle(probed_bundle(), tmp_path / "a")
+    with pytest.raises(ValueError, match=reason):
+        changed(tmp_path / "a", tmp_path, BAD_PROBES[reason])
+
+
+def test_the_command_puts_a_probe_into_the_bundle_only_if_asked(command, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("vcotta.experiments.build.start_network", lambda *_, **__: digits_network())  # untrained
+    for name, options in (("without", []), ("with", ["--probe", "7"])):
+        assert command("bundle", "--method", "tent", *options, "--out", str(tmp_path / name))[0] == 0
+    assert load_bundle(tmp_path / "without").prepared == {}
+    prepared = load_bundle(tmp_path / "with").prepared
+    assert {name: tuple(tensor.shape) for name, tensor in prepared.items()} == {
+        "probe_images": (4, 7, 3, 32, 32),
+        "probe_labels": (7,),
+    }
+    code, _, error = command("bundle", "--probe", "7", "--guard", "off", "--out", str(tmp_path / "no"))
+    assert (code, "--guard off" in error) == (2, True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from studies.guards import erosion
 from studies.guards import run as script
+from vcotta import build_adapter, to_variational
 from vcotta.models.wide_resnet import digits_network
 
 
@@ -18,6 +20,28 @@ def test_attacks_are_images_that_an_adapter_takes() -> None:
         assert images.max() <= 1
         (again,) = script.attacked(name, net, 1, 6)
         assert torch.equal(images, again)
+
+
+def test_natural_streams_are_the_same_digits_seen_otherwise() -> None:
+    (upright, labels), (down, same) = (next(erosion.stream(kind, 0)) for kind in ("negative", "upside down"))
+    assert torch.allclose(1 - upright, down.flip(2))
+    assert torch.equal(labels, same)
+
+
+def test_networks_that_are_the_source_contradict_it_nowhere() -> None:
+    adapter = build_adapter("vcotta", to_variational(digits_network(0).eval()), views=0)
+    images, _ = next(erosion.stream("negative", 0))
+    assert erosion.disagreement(adapter, images)["against"] == 0
+
+
+@pytest.mark.slow
+def test_with_a_probe_a_stream_of_upside_down_digits_leaves_clean_and_foggy_ones_as_they_were() -> None:
+    row = erosion.of_stream(0, "upside down", True, 100)
+    start, *later = (look["errors"] for look in row["course"])
+    for errors in later:
+        assert errors["none"] <= start["none"] + 1
+        assert errors["fog"] <= start["fog"] + 3  # one point, and the noise of 50 images
+    assert row["events"]
 
 
 @pytest.mark.slow

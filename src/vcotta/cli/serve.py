@@ -39,6 +39,14 @@ def bundle(
             "`off` serves without a guard.",
         ),
     ] = None,
+    probe: Annotated[
+        int | None,
+        typer.Option(
+            help="Put so many labelled training images into the bundle, by which the guard sees that the model "
+            "forgets. Default: none.",
+            min=1,
+        ),
+    ] = None,
     seed: Seed = 0,
     device: Device = None,
     precision: Precision = None,
@@ -50,13 +58,16 @@ def bundle(
     """
     from vcotta._util.errors import unknown_name
     from vcotta._util.progress import display
-    from vcotta.data.image_files import PREPROCESSES
+    from vcotta.data.probe import make_probe
+    from vcotta.data.sizes import PREPROCESSES
     from vcotta.experiments.benchmarks import find_benchmark
     from vcotta.experiments.build import adapter_for_spec
     from vcotta.runs.spec import RunSpec
     from vcotta.serve import Preprocess, make_bundle, save_bundle
 
     chosen = parse_guard(guard)
+    if probe is not None and chosen is False:
+        raise ValueError("Expected a guard, which looks at the probe, but got `--guard off`. Leave one of them out.")
     runtime = runtime_for(device, precision)
     spec = RunSpec(
         method,
@@ -67,6 +78,7 @@ def bundle(
         seed=seed,
         device=runtime.device,
         precision=runtime.precision,
+        guard=chosen,
     )
     benchmark = find_benchmark(dataset)
     if preprocess not in (None, *PREPROCESSES):
@@ -77,6 +89,8 @@ def bundle(
     how = Preprocess(size, how=preprocess or ("res256crop224" if size == 224 else "resize"))
     with display() as task:
         adapter = adapter_for_spec(spec, task=task)
+    if probe is not None:
+        adapter.add_probe(*make_probe(benchmark.load("train"), probe))
     name, more = benchmark.network_options(model)
     names = benchmark.load().class_names
     save_bundle(make_bundle(adapter, name, names, how, batch_size=benchmark.batch_size, guard=chosen, **more), out)

@@ -17,17 +17,10 @@ from PIL import Image, UnidentifiedImageError
 
 from vcotta._util.errors import unknown_name
 from vcotta._util.files import require_file
+from vcotta.data.sizes import PREPROCESSES, to_size
 from vcotta.data.types import ImageData, check_labels
 
-__all__ = ["PREPROCESSES", "FilePixels", "ImageFiles", "image_suffixes", "read_rgb", "to_size"]
-
-
-PREPROCESSES: Final = {
-    "none": "the files must have the right size already",
-    "resize": "shorter side to `size`, centre crop; files of that size stay as they are",
-    "res256crop224": "shorter side to 256, centre crop of 224: the usual one for photographs of ImageNet",
-}
-"""How a file becomes an image of the wanted size."""
+__all__ = ["FilePixels", "ImageFiles", "image_suffixes", "read_rgb"]
 
 _SEEN_FIRST: Final = 8  # files whose size is read before anything is decoded
 
@@ -127,23 +120,6 @@ class ImageFiles:
         return digest.hexdigest()
 
 
-def to_size(image: Image.Image, size: int, preprocess: str, name: str) -> Image.Image:
-    """Bring an image to its final size by one of `PREPROCESSES`; an error names the image ``name``.
-
-    Example:
-        >>> to_size(Image.new("RGB", (40, 20)), 10, "resize", "a.png").size
-        (10, 10)
-    """
-    if image.size == (size, size) and preprocess != "res256crop224":
-        return image
-    if preprocess == "none":
-        raise ValueError(
-            f"Expected {name} to be {size} x {size}, as images are not resized, but got {image.width} x "
-            f'{image.height}. Use "res256crop224" for photographs.'
-        )
-    return _fit(image, 256 if preprocess == "res256crop224" else size, size)
-
-
 def read_rgb(path: Path) -> Image.Image:
     """Read an image file as RGB.
 
@@ -171,12 +147,3 @@ def _opened(path: Path) -> Iterator[Image.Image]:
             yield image
     except (UnidentifiedImageError, OSError) as error:
         raise ValueError(f"Expected {path} to be an image, but it cannot be read: {error}.") from error
-
-
-def _fit(image: Image.Image, shorter: int, crop: int) -> Image.Image:
-    """Resize the shorter side (bilinear, antialiased) and crop the centre, exactly as torchvision does."""
-    width, height = image.size
-    scaled = (shorter, int(shorter * height / width)) if width <= height else (int(shorter * width / height), shorter)
-    image = image.resize(scaled, Image.Resampling.BILINEAR)
-    left, top = round((scaled[0] - crop) / 2), round((scaled[1] - crop) / 2)
-    return image.crop((left, top, left + crop, top + crop))

@@ -20,6 +20,7 @@ from vcotta.methods.label_prior import LabelPrior, Labels
 from vcotta.methods.parts.losses import entropy
 from vcotta.methods.passes import Passes, new_notes, read_notes
 from vcotta.methods.prediction import RECENT, Prediction, abstain, check_request, decompose
+from vcotta.methods.probe import IMAGES, LABELS, as_probe, check_probe
 from vcotta.methods.state import adapter_state, load_adapter_state
 from vcotta.nn.batch_norm import batch_norms, freeze_statistics, join_views, order_of_layers, use_batch_statistics
 from vcotta.nn.class_statistics import ClassStatistics
@@ -76,7 +77,8 @@ class Adapter(Declared, Passes, ABC):
         last: Facts about the latest step: ``forwards`` and ``backwards`` (passes over the batch), ``skipped``, what the
             method notes (``loss``, ``alpha``, ...) and, if the guard acted, ``guard``: its ``causes`` (names of
             `Guard`'s fields, or ``"not finite"``) and its ``action``, see `vcotta.methods.guard.Action`.
-        signals: The guard's signals on the latest step, by the names of its fields; empty before it judges.
+        signals: The guard's signals on the latest step, by the names of its fields, and ``probe`` on a step with a look
+            at it; empty before it judges.
         steps: Batches seen since the start.
         skipped: Batches whose update was dropped.
     """
@@ -174,16 +176,34 @@ class Adapter(Declared, Passes, ABC):
         Raises:
             ValueError: If the method needs source data and there is none, or images or labels are unfit.
         """
+        probe = {name: tensor for name, tensor in self.prepared.items() if name in (IMAGES, LABELS)}
         self.prepared = {}
         self.reset()
         self._notes = new_notes()
         with self._rng.scope():
             learned = self.learn_source(SourceBatches(source, self.runtime, self._check_accepted))
-        self.adopt(learned)
+        self.adopt(learned | probe)
+
+    @_exclusive
+    def add_probe(self, images: Tensor, labels: Tensor) -> None:
+        """Start anew with labelled images that the guard predicts now and then, see `vcotta.data.make_probe`.
+
+        They go into ``prepared``, and so into saved adapters and bundles.
+
+        Args:
+            images: Bytes, (conditions, images, channels, height, width), the same images in each condition.
+            labels: One for each image.
+
+        Raises:
+            ValueError: They do not fit together or the network, or the adapter has no guard.
+        """
+        classes = self._check_accepted(self._valid(images[0, :2].float() / 255)) if images.ndim == 5 else 0
+        self.adopt(self.prepared | as_probe(self, images, labels, classes))
 
     @_exclusive
     def adopt(self, prepared: dict[str, Tensor]) -> None:
         """Start anew with ``prepared`` of another adapter of this method and network."""
+        check_probe(prepared)
         self.prepared = self.placed({name: tensor.detach() for name, tensor in prepared.items()})
         self.reset()
 

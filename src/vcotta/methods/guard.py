@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vcotta._util.validation import Count, Positive, Settings, UnitInterval
-from vcotta.methods.parts.mean_teacher import update_teacher
+from vcotta.methods.probe import IMAGES, ProbeWatch, pull
 
 if TYPE_CHECKING:
     from vcotta.methods.base import Adapter
@@ -24,8 +24,9 @@ __all__ = ["Action", "DiversityWarning", "Guard", "Watch"]
 
 Action = Literal["skip", "pull", "restart", "pause", "note"]
 """What was done: ``skip`` the update, whose loss or gradient was not finite; ``pull`` the networks towards the source,
-besides skipping the update; ``restart`` from the source; ``pause``, stay at the source until the alarms end; or
-``note``, nothing: batches hold few classes (cause ``"diversity"``), which the adapter handles."""
+besides skipping the update (after it, if the probe is the cause); ``restart`` from the source; ``pause``, stay at the
+source until the alarms end; or ``note``, nothing: batches hold few classes (cause ``"diversity"``), which the adapter
+handles."""
 
 
 class DiversityWarning(UserWarning):
@@ -84,6 +85,7 @@ class Watch:
 
     Attributes:
         seen: Images seen.
+        probe: What is known of the probe.
         alarms: Batches in a row on which a signal was beyond its bound.
         judged: Whether the batch of this step has been judged already.
     """
@@ -92,6 +94,8 @@ class Watch:
         self.guard, self.device = guard, device
         self.seen = self.alarms = 0
         self.judged = False
+        self.probe = ProbeWatch()
+        self._batch = 0
         self._memory: dict[str, Tensor] = {"calm": torch.ones((), dtype=torch.bool, device=device)}
         self._signals: dict[str, Tensor] = {}
 
@@ -104,6 +108,7 @@ class Watch:
     def judge(self, source: Tensor, adapted: Tensor, drift: Tensor | None = None) -> None:
         """Judge a batch by log-probabilities of source and adapted network, (batch, classes), and `Adapter.drift`."""
         batch, classes = source.shape
+        self._batch = batch
         window = self.guard.window or 50 * classes
         brief = self.guard.window or min(window, ENOUGH)
         plain = batch / (self.seen + batch)  # weight of a batch in a mean over the whole stream, while that is short
@@ -173,6 +178,7 @@ class Watch:
             "settings": asdict(self.guard),
             "memory": {name: tensor.clone() for name, tensor in self._memory.items()},
             "counts": {"seen": self.seen, "alarms": self.alarms},
+            "probe": self.probe.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -180,6 +186,8 @@ class Watch:
         self._memory = {name: tensor.to(self.device, copy=True) for name, tensor in state["memory"].items()}
         counts = state["counts"]
         self.seen, self.alarms = counts["seen"], counts["alarms"]
+        if "probe" in state:  # not in states made before there were probes
+            self.probe.load_state_dict(state["probe"])
         self._signals, self.judged = {}, False
 
     def act(self, adapter: Adapter, read: dict[str, Any]) -> None:
@@ -194,22 +202,15 @@ class Watch:
         if self.alarms:
             over = self.alarms - self.guard.patience
             action = "pull" if over < 0 else "restart" if over == 0 else "pause"
-            if action == "pull" and not _pull(adapter, self.guard.pull):
+            if action == "pull" and not pull(adapter, self.guard.pull):
                 action = "restart"
             if action == "restart":
                 adapter.restart()
+        if IMAGES in adapter.prepared and adapter.networks:
+            before, action = action, action or self.probe.act(adapter, self._batch)
+            causes += ["probe"] * (action != before)
         if action is not None:
             adapter.last["guard"] = {"causes": causes, "action": action}
-
-
-def _pull(adapter: Adapter, share: float) -> bool:
-    """Pull every network this share of the way to the source; False if one has other shapes than the source."""
-    shapes = [[p.shape for p in net.parameters()] for net in (adapter.start, *adapter.networks.values())]
-    if any(other != shapes[0] for other in shapes[1:]):
-        return False
-    for net in adapter.networks.values():
-        update_teacher(net, adapter.start, 1 - share)
-    return True
 
 
 def _averages(source: Tensor, adapted: Tensor) -> dict[str, Tensor]:

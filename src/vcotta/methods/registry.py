@@ -169,6 +169,7 @@ def build_adapter(
     device: str | torch.device | None = None,
     runtime: Runtime | None = None,
     config: Any = None,
+    probe: tuple[Tensor, Tensor] | None = None,
     **options: Any,
 ) -> Adapter:
     """Make an adapter by name.
@@ -191,6 +192,8 @@ def build_adapter(
         runtime: Device and precision; by default the device that the model is on.
         config: A config of the method, such as ``TENTConfig(lr=1e-4)``, in place of options; unlike options, its fields
             are known to a type checker. ``dataset`` and ``preset`` then choose guard and warm-up only.
+        probe: Labelled source images for the guard, see `Adapter.add_probe` and `vcotta.data.make_probe`. Without them
+            adaptation is source-free.
         options: Fields of the method's config, such as ``lr`` or ``views``.
 
     Example:
@@ -222,6 +225,8 @@ def build_adapter(
     adapter = method(model, config, seed=seed, runtime=runtime, guard=protection)
     if source is not None:
         adapter.prepare(source)
+    if probe is not None:
+        adapter.add_probe(*probe)
     return adapter
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vcotta._util.tensorfile import weights_sha256
 from vcotta.methods.class_mix import earlier_settings
+from vcotta.methods.probe import check_probe
 from vcotta.nn.inputs import other_shape
 from vcotta.nn.optim import load_optimizer
 
@@ -87,6 +88,7 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
     if before is not None:
         adapter.adopt(state["prepared"])  # networks and optimiser may depend on it
     try:
+        check_probe(state["prepared"])
         _check_shapes(adapter, state)
         if missing := adapter._first_memory - state["memory"].keys():
             raise ValueError(f"Expected {', '.join(sorted(missing))} in the state's memory: another version made it.")

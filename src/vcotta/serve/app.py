@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,6 +13,7 @@ from vcotta._version import __version__
 from vcotta.report.html import render
 from vcotta.serve.admission import Admission
 from vcotta.serve.auth import Auth, Tokens
+from vcotta.serve.decoders import Decoders
 from vcotta.serve.described import describe_stream
 from vcotta.serve.documented import (
     BEARER,
@@ -48,10 +50,11 @@ def create_app(service: Service, tokens: Tokens | str | None = None, name: str =
         description="A classifier that adapts to the images it is sent.",
         docs_url=None,  # FastAPI's own pages load scripts from other servers
         redoc_url=None,
+        lifespan=_decoding,
         redirect_slashes=False,  # a redirect would repeat the Host header, which the client chooses
     )
     app.state.service, app.state.auth = service, Auth(tokens)
-    app.state.decoders = ThreadPoolExecutor(2, thread_name_prefix="vcotta-decode")
+    app.state.decoders = Decoders(service.limits.decode_seconds, service.limits.requests)
     app.state.admission = Admission(service.limits.requests)
     handle_errors(app)
     app.add_api_route("/", _status, include_in_schema=False, response_class=HTMLResponse)
@@ -90,6 +93,14 @@ def create_app(service: Service, tokens: Tokens | str | None = None, name: str =
     add_oip_routes(app, name)
     app.add_middleware(Observed, metrics=service.metrics, routes={route.path for route in app.routes})  # type: ignore[attr-defined]
     return app
+
+
+@asynccontextmanager
+async def _decoding(app: FastAPI) -> AsyncIterator[None]:
+    """Start decoding processes with the server, and end them with it."""
+    app.state.decoders.start()
+    yield
+    app.state.decoders.close()
 
 
 async def _predict(

@@ -20,9 +20,10 @@ from vcotta._util.files import sha256
 from vcotta._util.tensorfile import read_state, write_state
 from vcotta._util.validation import Settings, between
 from vcotta.bayes import is_variational, to_variational
-from vcotta.data.image_files import PREPROCESSES
+from vcotta.data.sizes import PREPROCESSES
 from vcotta.methods import Adapter, choose_guard, configure
 from vcotta.methods.guard import Guard
+from vcotta.methods.probe import IMAGES, check_probe
 from vcotta.models import NormalisedNetwork, build_network
 from vcotta.models.files import check_shapes
 
@@ -33,7 +34,10 @@ _LONGEST_NAME = 200
 _OURS = re.compile(r"wrn-\d{1,3}-\d{1,2}|resnext-\d{1,3}-\d{1,2}x\d{1,3}d|resnet-(18|20|32|44|50|56)")
 _INSTALLED = re.compile(r"(torchvision|timm):[A-Za-z0-9_.]{1,100}")
 _OPTIONS = {"channels": 16, "base": 1024, "stem_stride": 8}  # options of our own networks and their largest values
-_MOST_VIEWS = 256  # each costs a pass of the network
+_MOST = {"views": 256}  # each costs a pass of the network
+_MOST |= dict.fromkeys(("replayed", "capacity", "probe", "neighbours"), 4096)  # images that one step works on
+_MOST |= dict.fromkeys(("queue", "buffer"), 131_072)  # images or features in memory
+_MOST_PROBED = 16_384  # images, predicted between two batches
 _LARGEST = 1_000_000  # other numbers among the settings of a method or guard, above any that is useful
 
 
@@ -84,7 +88,7 @@ class Preprocess(Settings):
     Attributes:
         size: Side of the images, in pixels.
         channels: 3 for colour, 1 for grey.
-        how: One of `vcotta.data.image_files.PREPROCESSES`.
+        how: One of `vcotta.data.sizes.PREPROCESSES`.
     """
 
     size: Annotated[int, between(1, 4096)]
@@ -115,7 +119,7 @@ class Bundle(Settings):
         class_names: Name of each output.
         method: Name of the method, one of `list_methods`.
         settings: Every field of the method's config.
-        prepared: What the method learned from source data, tensors by name.
+        prepared: What the method learned from source data, tensors by name, and the probe if there is one.
         guard: Every field of its `Guard`, None for no guard.
         batch_size: Images in a batch that the settings were chosen for.
         seed: Seed of the adapter.
@@ -149,6 +153,18 @@ class Bundle(Settings):
         self.build_guard()
         check_size(self.settings)
         check_size(self.guard or {})
+        self._check_probe()
+
+    def _check_probe(self) -> None:
+        check_probe(self.prepared, self.network.classes)
+        if (images := self.prepared.get(IMAGES)) is None:
+            return
+        if self.guard is None:
+            raise ValueError("Expected a guard, which looks at the probe, but the bundle has none.")
+        if (shape := tuple(images.shape[2:])) != self.preprocess.shape:
+            raise ValueError(f"Expected a probe of images of shape {self.preprocess.shape}, but got {shape}.")
+        if (count := images.shape[:2].numel()) > _MOST_PROBED:
+            raise ValueError(f"Expected a probe of at most {_MOST_PROBED} images in all conditions, but got {count}.")
 
     def build_network(self, trusted: str | None = None) -> nn.Module:
         """Build the network with its weights.
@@ -186,7 +202,7 @@ class Bundle(Settings):
 
 
 def check_size(settings: Mapping[str, Any]) -> None:
-    """Raise if a number among the settings of a method or guard is so large that a batch would never end.
+    """Raise if a number among the settings of a method or guard is so large that a batch would never end or fit.
 
     Example:
         >>> check_size({"views": 10**9})
@@ -194,7 +210,7 @@ def check_size(settings: Mapping[str, Any]) -> None:
         ValueError: Expected `views` to be at most 256 in a bundle, but got 1000000000.
     """
     for name, value in settings.items():
-        most = _MOST_VIEWS if name == "views" else _LARGEST
+        most = _MOST.get(name, _LARGEST)
         if isinstance(value, int | float) and abs(value) > most:
             raise ValueError(f"Expected `{name}` to be at most {most} in a bundle, but got {value!r}.")
 

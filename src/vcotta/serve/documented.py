@@ -53,12 +53,12 @@ _PROBLEMS = {
     404: "There is no such stream.",
     408: "The request took too long to arrive.",
     409: "There are too many streams already, or this one is being deleted or cannot be.",
-    413: "The request has too many bytes, images or pixels.",
+    413: "The request has too many bytes, images or pixels, or takes too long to decode.",
     415: "The body is neither a form nor an array.",
     422: "The request is not valid.",
     429: "Too many requests are waiting. Try again in a moment.",
     500: "The adapter failed on these images. Its state is as it was before.",
-    503: "The server is stopping, or a failed step could not be undone.",
+    503: "The server is stopping, no process is free to decode images, or a failed step could not be undone.",
 }
 PREDICT = tuple(_PROBLEMS)
 """What may go wrong with a request for predictions."""

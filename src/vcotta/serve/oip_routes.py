@@ -140,7 +140,7 @@ async def _infer(request: Request, model: _Model) -> Response:
             with state.admission.admit(""):
                 body, head = await read_body(request, limits), request.headers.get(HEADER_LENGTH)
                 read = partial(read_inference, body, head, preprocess, limits)
-                asked = await asyncio.get_running_loop().run_in_executor(state.decoders, read)
+                asked = await asyncio.get_running_loop().run_in_executor(state.decoders.threads, read)
             request.state.stream = check_name(asked.stream)
             request.state.images = len(asked.images)
             if asked.adapt:

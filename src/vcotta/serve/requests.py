@@ -1,20 +1,16 @@
-"""The images of a request, within limits: no image is decoded before its size is known and allowed."""
+"""The images of a request, within limits."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import math
-import re
-from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
-from functools import partial
-from typing import Annotated
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from PIL import Image
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
@@ -22,21 +18,16 @@ from torch import Tensor
 
 from vcotta._util.validation import Count, Positive, Settings, between
 from vcotta.data import to_tensor
-from vcotta.data.image_files import to_size
 from vcotta.nn.inputs import check_images
 from vcotta.serve.bundle import Preprocess
+from vcotta.serve.decode import Array, ImageRefusedError, decode
+from vcotta.serve.decoders import BusyError, Decoders
 
 __all__ = ["FORM", "NPY", "Limits", "RefusedError", "decode_files", "decode_npy", "discard", "read_body", "read_images"]
 
 FORM, NPY = "multipart/form-data", "application/x-npy"
 
 _PILLOW_LIMIT = 89_478_485  # pixels; Pillow warns about larger images
-_FORMATS = ("PNG", "JPEG")  # few decoders, few vulnerabilities; "JPEG" also opens MPO, several JPEGs in one file
-_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"})  # at most eight bits a channel
-_MOST_SCANS = 20  # of a progressive JPEG: encoders write 10, and 18 for CMYK; each costs a pass over the whole image
-_SEGMENT = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")  # of a JPEG; other markers have no length
-_START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
-_MOST_ASPECT = 20  # longer side by shorter side: resizing would make a thin image enormous
 _MOST_HEADER = 1024  # bytes of an .npy header, usually 118
 _DISCARDED = 4  # of a refused body so many times `Limits.body` are read
 
@@ -62,6 +53,7 @@ class Limits(Settings):
         queue: Images of one stream that may wait for the adapter; further requests are refused (429).
         requests: Requests that may be read at once, half of them of one stream; further ones are refused (429).
         read_seconds: Seconds a client may take to send a request.
+        decode_seconds: Seconds that decoding the images of a request may take, and that it may wait for others.
     """
 
     body: Count = 16 * 2**20
@@ -71,6 +63,7 @@ class Limits(Settings):
     queue: Count = 1024
     requests: Count = 64
     read_seconds: Positive = 30.0
+    decode_seconds: Positive = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -84,29 +77,36 @@ class Limits(Settings):
 # The body.
 
 
-async def read_images(request: Request, preprocess: Preprocess, limits: Limits, pool: Executor) -> Tensor:
-    """Read the images of a request, a form with files or an array, and decode them in a pool of threads.
+async def read_images(request: Request, preprocess: Preprocess, limits: Limits, decoders: Decoders) -> Tensor:
+    """Read the images of a request, a form with files or an array; files are decoded in processes of their own.
 
     Raises:
-        RefusedError: 400, 408, 413, 415 or 422.
+        RefusedError: 400, 408, 413, 415, 422 or 503.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (FORM, NPY):
         raise RefusedError(415, f"Expected the content type {FORM} or {NPY}, but got {kind[:80]!r}.")
-    decode: Callable[[], Tensor]
     try:
         async with asyncio.timeout(limits.read_seconds):
             if kind == NPY:
                 body = b"".join([chunk async for chunk in _limited(request, limits)])
-                decode = partial(decode_npy, body, preprocess, limits)
             else:
-                decode = partial(decode_files, await _read_form(request, limits), preprocess, limits)
+                files = await _read_form(request, limits)
     except TimeoutError:
         detail = f"Expected the request within {limits.read_seconds:g} seconds, but it took longer."
         raise RefusedError(408, detail) from None
     except ClientDisconnect:
         raise RefusedError(400, "The client disconnected before the request was complete.") from None
-    return await asyncio.get_running_loop().run_in_executor(pool, decode)
+    if kind == NPY:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(decoders.threads, decode_npy, body, preprocess, limits)
+    _check_files(files, limits)
+    try:
+        return _as_tensor(await decoders.decode(files, **_arguments(preprocess, limits)))
+    except ImageRefusedError as error:
+        raise RefusedError(error.status, error.detail) from error
+    except BusyError as error:
+        raise RefusedError(503, str(error), Retry_After="5") from error
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
@@ -181,28 +181,37 @@ async def _limited(request: Request, limits: Limits) -> AsyncGenerator[bytes, No
 
 
 def decode_files(files: Sequence[bytes], preprocess: Preprocess, limits: Limits) -> Tensor:
-    """Decode PNG and JPEG files, and resize them to floats in [0, 1] of shape (images, channels, size, size).
+    """Decode PNG and JPEG files here, and resize them to floats in [0, 1] of shape (images, channels, size, size).
 
     Raises:
         RefusedError: 413 if there are too many or too large images, 422 if one cannot be read.
 
     Example:
+        >>> from PIL import Image
         >>> file = io.BytesIO()
         >>> Image.new("RGB", (64, 48), "white").save(file, "PNG")
         >>> decode_files([file.getvalue()], Preprocess(32), Limits()).shape
         torch.Size([1, 3, 32, 32])
     """
+    _check_files(files, limits)
+    try:
+        return _as_tensor(decode(files, **_arguments(preprocess, limits)))
+    except ImageRefusedError as error:
+        raise RefusedError(error.status, error.detail) from error
+
+
+def _check_files(files: Sequence[bytes], limits: Limits) -> None:
     if not files:
         raise RefusedError(422, "Expected at least one image, but got none. Send files in the form's field `images`.")
     _check_count(len(files), limits)
-    pixels, decoded = 0, []
-    for number, content in enumerate(files):
-        image = _open(content, f"image {number}", limits)
-        pixels += image.width * image.height
-        if pixels > limits.request_pixels:
-            raise RefusedError(413, f"Expected at most {limits.request_pixels} pixels in a request, but got more.")
-        decoded.append(_decode(image, preprocess, f"image {number}"))
-    return to_tensor(np.stack(decoded)).contiguous()  # one memory layout, or the same pixels would round differently
+
+
+def _arguments(preprocess: Preprocess, limits: Limits) -> dict[str, Any]:
+    return asdict(preprocess) | {"image_pixels": limits.image_pixels, "request_pixels": limits.request_pixels}
+
+
+def _as_tensor(pixels: Array) -> Tensor:
+    return to_tensor(pixels).contiguous()  # one memory layout, or the same pixels would round differently
 
 
 def decode_npy(body: bytes, preprocess: Preprocess, limits: Limits) -> Tensor:
@@ -262,55 +271,3 @@ def _npy_shape(body: bytes) -> tuple[tuple[int, ...], int]:
     raise RefusedError(
         422, f"Expected a C-ordered float32 array (images, channels, height, width) in .npy, but got {got}. {hint}"
     )
-
-
-def _open(content: bytes, name: str, limits: Limits) -> Image.Image:
-    """Read an image's header, and check what it says."""
-    allowed = f"Expected {name} to have at most {limits.image_pixels} pixels"
-    try:
-        image = Image.open(io.BytesIO(content), formats=_FORMATS)
-    except Image.DecompressionBombError as error:
-        raise RefusedError(413, f"{allowed}: {error}") from error
-    except Exception as error:  # Pillow raises many kinds of errors for a damaged file
-        raise RefusedError(422, f"Expected {name} to be a PNG or JPEG file, but it cannot be read.") from error
-    width, height = image.size
-    if width * height > limits.image_pixels:
-        raise RefusedError(413, f"{allowed}, but it has {width} x {height}.")
-    if min(width, height) < 1 or max(width, height) > _MOST_ASPECT * min(width, height):
-        expected = f"Expected the longer side of {name} to be at most {_MOST_ASPECT} times the shorter"
-        raise RefusedError(422, f"{expected}, but it has {width} x {height}.")
-    raw = [str(tile[3]) for tile in image.tile]  # such as "RGB;16B", which Pillow would cut down to the mode "RGB"
-    if image.mode not in _MODES or any(";16" in mode for mode in raw):
-        detail = f"Expected {name} to have eight bits a channel, but its mode is {', '.join(raw) or image.mode}."
-        raise RefusedError(422, detail)
-    if image.format != "PNG" and (scans := _count_scans(content)) > _MOST_SCANS:
-        raise RefusedError(422, f"Expected {name} to have at most {_MOST_SCANS} scans, but it has {scans}.")
-    return image
-
-
-def _count_scans(content: bytes) -> int:
-    """Count the scans of a JPEG's first image, in the way its decoder finds them.
-
-    Segments are skipped by their length, and nothing after the end of the image counts: metadata, thumbnails and
-    videos may hold any bytes.
-    """
-    scans, place = 0, 2
-    while found := _SEGMENT.search(content, place):
-        marker, place = content[found.end() - 1], found.end()
-        if marker == _END_OF_IMAGE:
-            break
-        scans += marker == _START_OF_SCAN
-        place += max(2, int.from_bytes(content[place : place + 2]))
-    return scans
-
-
-def _decode(image: Image.Image, preprocess: Preprocess, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    try:
-        converted = image.convert("RGB" if preprocess.channels == 3 else "L")
-    except Exception as error:  # as above
-        raise RefusedError(422, f"Expected {name} to be a complete image, but it cannot be decoded.") from error
-    try:
-        sized = to_size(converted, preprocess.size, preprocess.how, name)
-    except ValueError as error:
-        raise RefusedError(422, str(error)) from error
-    return np.asarray(sized).reshape(preprocess.size, preprocess.size, preprocess.channels)
