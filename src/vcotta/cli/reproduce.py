@@ -19,7 +19,7 @@ __all__ = ["reproduce"]
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="An experiment; --list shows their names.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
-    dataset: Annotated[str, typer.Option(help="digits, cifar10, cifar100 or imagenet.")] = "digits",
+    dataset: Annotated[str, typer.Option(help="digits, cifar10, cifar100, imagenet or tiny-imagenet.")] = "digits",
     scale: Annotated[str, typer.Option(help="quick (fewer images, views and values) or full.")] = "quick",
     preset: Annotated[str, typer.Option(help="VCoTTA's preset, with its warm-up: best, paper or authors.")] = "best",
     seeds: Annotated[
