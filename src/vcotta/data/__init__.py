@@ -1,5 +1,6 @@
 """Labelled images: in memory, in files, or corrupted and stored."""
 
+from vcotta.data.domains import DomainData
 from vcotta.data.folders import class_folders
 from vcotta.data.image_files import FilePixels, image_suffixes
 from vcotta.data.named import load_digits
@@ -17,6 +18,7 @@ from vcotta.data.types import (
 __all__ = [
     "Batches",
     "CorruptedSource",
+    "DomainData",
     "FilePixels",
     "ImageData",
     "ImageSource",

@@ -76,6 +76,7 @@ def build_network(
     weights: str | os.PathLike[str] | None = None,
     *,
     seed: int = 0,
+    new_classifier: bool = False,
     **options: Any,
 ) -> nn.Module:
     """Make a network that takes images in [0, 1], by name.
@@ -88,6 +89,7 @@ def build_network(
         weights: A checkpoint for `load_weights`; None for random weights. For torchvision and timm also
             ``"pretrained"``, and torchvision's own names such as ``"IMAGENET1K_V1"``.
         seed: Seed of random weights; the global random state is not changed.
+        new_classifier: See `load_weights`.
         options: Further arguments of the network, such as ``mean`` and ``std`` or ``stem_stride``.
 
     Returns:
@@ -113,7 +115,7 @@ def build_network(
         else:
             model = _ours(name, classes, options)
     if weights is not None and published is None:
-        _check_form(name, load_weights(model, weights))
+        _check_form(name, load_weights(model, weights, new_classifier=new_classifier))
     return model.eval()
 
 
