@@ -153,24 +153,26 @@ def open_corrupted(
         FileNotFoundError: No such folder, or a file is missing.
         ValueError: The files do not have the official layout, or the images would be resized twice.
     """
-    if name == "imagenet":
+    arrays = (Path(folder).expanduser() / "labels.npy").is_file()
+    if name == "imagenet" and not arrays:
         return _open_tree(folder, preprocess, legacy, subset, list_file)
     if name not in (*CIFAR, TINY, "digits"):
         raise unknown_name("data set of the corrupted files", name, (*CIFAR, "imagenet", TINY, "digits"))
     if preprocess != "none" or legacy or subset is not None or list_file is not None:
         raise ValueError(
-            f"Expected `preprocess`, `legacy`, `subset` and `list_file` for imagenet only, but got one for {name}."
+            f"Expected `preprocess`, `legacy`, `subset` and `list_file` for imagenet only, in image files, but got one "
+            f"for {name}{' in arrays' if arrays else ''}."
         )
     if name == "digits":
         test = load_digits()[1]
         return open_corrupted_arrays(folder, test.class_names, "digits-c", len(test))
-    if name == TINY and not (Path(folder).expanduser() / "labels.npy").is_file():
+    if name == TINY and not arrays:
         wnids, files, numbers = list_wnid_folders(_first_folder(Path(folder).expanduser()), tiny_imagenet.CLASSES)
         labels = np.array(numbers, np.int64)
         return CorruptedTree(Path(folder).expanduser(), tuple(files), labels, wnids, f"{TINY}-c", size=64)
-    if name == TINY:
+    if name in (TINY, "imagenet"):
         clean = load_prepared(name)
-        return open_corrupted_arrays(folder, clean.class_names, f"{TINY}-c", len(clean))
+        return open_corrupted_arrays(folder, clean.class_names, f"{name}-c", len(clean))
     facts = CIFAR[name]
     count = sum(file.images for file in facts.files["test"].values())
     return open_corrupted_arrays(folder, facts.class_names, f"{name}-c", count)
