@@ -50,5 +50,5 @@ def test_frost_textures_are_named_whether_they_are_in_the_stream_or_beside_it() 
 
 def test_the_command_names_another_network_and_source_images() -> None:
     facts = results((0,), {}) | {"network": "resnet-20", "source": "folder:/home/me/photos"}
-    assert "--model resnet-20 --source folder:SOURCE" in outcome_section(facts)
-    assert "--model" not in outcome_section(results((0,), {}))
+    assert "--model resnet-20 --source folder:SOURCE" in outcome_section(facts, "p.png")
+    assert "--model" not in outcome_section(results((0,), {}), "p.png")
