@@ -213,5 +213,8 @@ def test_tiny_imagenet_c_is_read_as_a_tree_of_64_pixels_or_as_our_arrays(save_im
     clean = ImageData(np.zeros((2, 64, 64, 3), np.uint8), np.array([0, 2]), WNIDS, "tiny-imagenet-test")
     monkeypatch.setattr(corrupted, "load_prepared", lambda name: clean)
     made = write_corrupted(clean, tmp_path / "made", (5,), corruptions=("contrast",))
-    assert open_corrupted("tiny-imagenet", made).corrupted("contrast", 5).shape == (2, 64, 64, 3)
+    for name in ("tiny-imagenet", "imagenet"):
+        assert open_corrupted(name, made).corrupted("contrast", 5).shape == (2, 64, 64, 3)
+    with pytest.raises(ValueError, match="in image files, but got one for imagenet in arrays"):
+        open_corrupted("imagenet", made, subset=1000)
     assert json.loads((made / "meta.json").read_text())["severity_table"] == 64

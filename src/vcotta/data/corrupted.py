@@ -32,7 +32,7 @@ from vcotta.data.types import ImageSource
 
 __all__ = ["CorruptedArrays", "CorruptedTree", "open_corrupted", "open_corrupted_arrays", "write_corrupted"]
 
-TINY: Final = "tiny-imagenet"
+TREES: Final = ("imagenet", "tiny-imagenet")
 _GROUPS: Final = (".", "noise", "blur", "weather", "digital", "extra")  # folders named after the published archives
 
 
@@ -153,29 +153,25 @@ def open_corrupted(
         FileNotFoundError: No such folder, or a file is missing.
         ValueError: The files do not have the official layout, or the images would be resized twice.
     """
-    arrays = (Path(folder).expanduser() / "labels.npy").is_file()
+    base = Path(folder).expanduser()
+    arrays = name not in TREES or (base / "labels.npy").is_file()
     if name == "imagenet" and not arrays:
-        return _open_tree(folder, preprocess, legacy, subset, list_file)
-    if name not in (*CIFAR, TINY, "digits"):
-        raise unknown_name("data set of the corrupted files", name, (*CIFAR, "imagenet", TINY, "digits"))
+        return _open_tree(base, preprocess, legacy, subset, list_file)
+    if name not in (*CIFAR, *TREES, "digits"):
+        raise unknown_name("data set of the corrupted files", name, (*CIFAR, *TREES, "digits"))
     if preprocess != "none" or legacy or subset is not None or list_file is not None:
         raise ValueError(
-            f"Expected `preprocess`, `legacy`, `subset` and `list_file` for imagenet only, in image files, but got one "
-            f"for {name}{' in arrays' if arrays else ''}."
+            "Expected `preprocess`, `legacy`, `subset` and `list_file` for imagenet only, in image files, but got one "
+            f"for {name}{' in arrays' * (name == 'imagenet')}."
         )
-    if name == "digits":
-        test = load_digits()[1]
-        return open_corrupted_arrays(folder, test.class_names, "digits-c", len(test))
-    if name == TINY and not arrays:
-        wnids, files, numbers = list_wnid_folders(_first_folder(Path(folder).expanduser()), tiny_imagenet.CLASSES)
-        labels = np.array(numbers, np.int64)
-        return CorruptedTree(Path(folder).expanduser(), tuple(files), labels, wnids, f"{TINY}-c", size=64)
-    if name in (TINY, "imagenet"):
-        clean = load_prepared(name)
-        return open_corrupted_arrays(folder, clean.class_names, f"{name}-c", len(clean))
-    facts = CIFAR[name]
-    count = sum(file.images for file in facts.files["test"].values())
-    return open_corrupted_arrays(folder, facts.class_names, f"{name}-c", count)
+    if not arrays:
+        wnids, files, labels = list_wnid_folders(_first_folder(base), tiny_imagenet.CLASSES)
+        return CorruptedTree(base, tuple(files), np.array(labels, np.int64), wnids, f"{name}-c", size=64)
+    if name in CIFAR:
+        count = sum(file.images for file in CIFAR[name].files["test"].values())
+        return open_corrupted_arrays(base, CIFAR[name].class_names, f"{name}-c", count)
+    clean = load_digits()[1] if name == "digits" else load_prepared(name)
+    return open_corrupted_arrays(base, clean.class_names, f"{name}-c", len(clean))
 
 
 def open_corrupted_arrays(
@@ -221,13 +217,12 @@ def _read_meta(path: Path) -> tuple[tuple[int, ...], int]:
 
 
 def _open_tree(
-    root: str | os.PathLike[str],
+    base: Path,
     preprocess: str,
     legacy: bool,
     subset: int | None,
     list_file: str | os.PathLike[str] | None,
 ) -> CorruptedTree:
-    base = Path(root).expanduser()
     first = _first_folder(base)
     wnids, files, labels = list_wnid_folders(first)
     chosen, chosen_labels = choose(files, labels, len(wnids), subset=subset, list_file=list_file)
