@@ -33,6 +33,10 @@ def portable(manifest: dict[str, Any]) -> dict[str, Any]:
     if "spec" in kept:
         paths = {key: kept["spec"][key] for key in ("weights", "corrupted")}
         kept["spec"] = kept["spec"] | {key: path and Path(path).name for key, path in paths.items()}
+        folders = {
+            key: name for key in ("data", "source") if (name := kept["spec"].get(key) or "").startswith("folder:")
+        }
+        kept["spec"] |= {key: f"folder:{Path(name.removeprefix('folder:')).name}" for key, name in folders.items()}
     return kept
 
 

@@ -167,7 +167,7 @@ MISTAKES = {
     "a token that is not there": (["serve", "a.png", "--token-file", "no"], "No such file: no. Check the path."),
     "corrupted files of one's own images": (
         ["run", "--method", "bn", "--dataset", "folder:.", "--corrupted", ".", "--out", "x"],
-        "the data set of the corrupted files to be one of cifar10, cifar100, imagenet, digits, but",
+        "the data set of the corrupted files to be one of cifar10, cifar100, imagenet, tiny-imagenet, digits, but",
     ),
     "a negative seed": (["demo", "--seed", "-1"], "seed"),
 }
@@ -271,9 +271,11 @@ def test_a_network_is_warmed_up_on_anybodys_folder(command, network, tmp_path) -
     assert "Expected training images" in err
     assert "--source folder:DIR" in err
     assert "vcotta warmup --dataset folder:DIR" in err
-    code, _, err = command("train", "--dataset", data[1], "--model", "resnet-20", "--out", "t.safetensors")
+    code, _, err = command("train", "--dataset", "imagenet", "--model", "resnet-20", "--out", "t.safetensors")
     assert code == 2
-    assert "Expected one of the data sets with settings for training, digits, cifar10, cifar100" in err
+    assert (
+        "with settings for training, digits, cifar10, cifar100, tiny-imagenet and folder:DIR, but got imagenet" in err
+    )
 
 
 @pytest.mark.parametrize("method", ["eata", "vcotta"])

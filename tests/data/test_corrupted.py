@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from vcotta.corruptions import corrupt
-from vcotta.data import CorruptedSource, ImageData, imagenet, load_digits
+from vcotta.data import CorruptedSource, ImageData, corrupted, imagenet, load_digits, tiny_imagenet
 from vcotta.data.corrupted import CorruptedArrays, open_corrupted, open_corrupted_arrays, write_corrupted
 from vcotta.streams import make_stream
 
@@ -200,3 +200,21 @@ def test_missing_parts_of_the_tree_are_named(tree, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="it holds no corruption"):
         open_corrupted("imagenet", tmp_path / "empty")
+
+
+def test_tiny_imagenet_c_is_read_as_a_tree_of_64_pixels_or_as_our_arrays(save_image, tmp_path, monkeypatch):
+    monkeypatch.setattr(tiny_imagenet, "CLASSES", 3)
+    for number in range(6):
+        save_image(tmp_path / "C" / "fog" / "5" / WNIDS[2 - number % 3] / f"val_{number}.JPEG", (64, 64), seed=number)
+    tree = open_corrupted("tiny-imagenet", tmp_path / "C")
+    (batch,) = make_stream("continual", tree, ("fog",))
+    assert batch.images.shape == (6, 3, 64, 64)
+    assert batch.labels.tolist() == [2, 1, 0, 2, 1, 0]
+    clean = ImageData(np.zeros((2, 64, 64, 3), np.uint8), np.array([0, 2]), WNIDS, "tiny-imagenet-test")
+    monkeypatch.setattr(corrupted, "load_prepared", lambda name: clean)
+    made = write_corrupted(clean, tmp_path / "made", (5,), corruptions=("contrast",))
+    for name in ("tiny-imagenet", "imagenet"):
+        assert open_corrupted(name, made).corrupted("contrast", 5).shape == (2, 64, 64, 3)
+    with pytest.raises(ValueError, match="in image files, but got one for imagenet in arrays"):
+        open_corrupted("imagenet", made, subset=1000)
+    assert json.loads((made / "meta.json").read_text())["severity_table"] == 64

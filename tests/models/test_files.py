@@ -251,3 +251,17 @@ def test_odd_shapes_under_known_names_are_another_network_and_no_crash(shape, tm
     torch.save({name: torch.zeros(shape) for name in (*names, "fc.weight")}, tmp_path / "weights.pt")
     with pytest.raises(ValueError, match=r"Expected 'weight' of shape \(2, 2\)"):
         load_weights(nn.Linear(2, 2), tmp_path / "weights.pt")
+
+
+def test_for_fine_tuning_all_but_a_classifier_of_other_classes_is_read(tmp_path):
+    save_weights(build_network("resnet-20", 7, seed=1), tmp_path / "seven.safetensors")
+    seven = build_network("resnet-20", 7, tmp_path / "seven.safetensors", seed=2)
+    three = build_network("resnet-20", 3, tmp_path / "seven.safetensors", seed=2, new_classifier=True)
+    assert torch.equal(three.conv1.weight, seven.conv1.weight)
+    assert torch.equal(three.linear.weight, build_network("resnet-20", 3, seed=2).linear.weight)
+    same = build_network("resnet-20", 7, tmp_path / "seven.safetensors", seed=2, new_classifier=True)
+    assert torch.equal(same.linear.weight, seven.linear.weight)
+    with pytest.raises(ValueError, match="Build the network with classes=7"):
+        build_network("resnet-20", 3, tmp_path / "seven.safetensors")
+    with pytest.raises(ValueError, match="The file looks like resnet-20"):
+        build_network("resnet-32", 3, tmp_path / "seven.safetensors", new_classifier=True)

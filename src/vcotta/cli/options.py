@@ -37,7 +37,8 @@ __all__ = [
 
 Seed = Annotated[int, typer.Option(help="Seed of network, warm-up and adapter.", min=0)]
 Dataset = Annotated[
-    str, typer.Option(help="digits, cifar10, cifar100, imagenet, or folder:DIR[@SIZE] for class folders.")
+    str,
+    typer.Option(help="digits, cifar10, cifar100, imagenet, tiny-imagenet, or folder:DIR[@SIZE] for class folders."),
 ]
 Model = Annotated[
     str | None,

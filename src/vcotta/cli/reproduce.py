@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vcotta.cli.options import Device, decimals, interrupt_message, numbers, runtime_for, show
+from vcotta.cli.options import Device, Model, decimals, interrupt_message, numbers, runtime_for, show
 from vcotta.cli.output_paths import check_out_folder
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = ["reproduce"]
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="An experiment; --list shows their names.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
-    dataset: Annotated[str, typer.Option(help="digits, cifar10, cifar100 or imagenet.")] = "digits",
+    dataset: Annotated[str, typer.Option(help="digits, cifar10, cifar100, imagenet or tiny-imagenet.")] = "digits",
     scale: Annotated[str, typer.Option(help="quick (fewer images, views and values) or full.")] = "quick",
     preset: Annotated[str, typer.Option(help="VCoTTA's preset, with its warm-up: best, paper or authors.")] = "best",
     seeds: Annotated[
@@ -32,6 +32,11 @@ def reproduce(
     weights: Annotated[Path | None, typer.Option(help="The source network; not needed for digits.")] = None,
     warmed: Annotated[
         Path | None, typer.Option(help="The same network from `vcotta warmup`; it is used whatever the preset.")
+    ] = None,
+    model: Model = None,
+    source: Annotated[
+        str | None,
+        typer.Option(help="Source images, such as folder:DIR; by default the data set's own training images."),
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Use only this many images of each corruption.")] = None,
     out: Annotated[
@@ -93,6 +98,8 @@ def reproduce(
             launcher=run_by,
             weights=weights,
             warmed=warmed,
+            network=model,
+            source=source,
             device=device,
             report=task(name, "{:.0f} runs done"),
         )

@@ -78,6 +78,13 @@ def run(
             "practical (0 sorts by class), visits=20 of recurring, frames=32 of bursts, turns=5 of day_night.",
         ),
     ] = None,
+    domains: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="With --dataset folder:DIR: sub-folders of DIR to visit in this order, each with class folders.",
+        ),
+    ] = None,
     corruptions: Annotated[
         str | None,
         typer.Option(
@@ -174,6 +181,7 @@ def run(
         warm_up={} if unsupported is None else {"unsupported": unsupported},
         protocol=protocol,
         protocol_options=parse_protocol(protocol_set),
+        domains=() if domains is None else [name.strip() for name in domains.split(",")],
         corruptions=STANDARD if corruptions is None else [name.strip() for name in corruptions.split(",")],
         severity=severity,
         batch_size=batch_size,

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vcotta.data.domains import DomainData
     from vcotta.data.folders import class_folders
     from vcotta.data.image_files import FilePixels, image_suffixes
     from vcotta.data.named import load_digits
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batches",
     "CorruptedSource",
+    "DomainData",
     "FilePixels",
     "ImageData",
     "ImageSource",
@@ -35,7 +37,12 @@ __all__ = [
     "to_tensor",
 ]
 
-_HOMES = {"class_folders": "folders", "FilePixels": "image_files", "image_suffixes": "image_files"}
+_HOMES = {
+    "DomainData": "domains",
+    "class_folders": "folders",
+    "FilePixels": "image_files",
+    "image_suffixes": "image_files",
+}
 _HOMES |= {"load_digits": "named", "make_probe": "probe"}
 
 

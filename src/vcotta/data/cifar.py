@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from vcotta._util.archives import read_members
 from vcotta._util.files import parse_json
-from vcotta.data.archives import read_members
 from vcotta.data.safe_pickle import read_pickle
 
 __all__ = ["CIFAR", "NPM_ARCHIVE", "Cifar", "CifarSource", "CifarSplit", "File", "find_cifar", "read_cifar"]

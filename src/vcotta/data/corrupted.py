@@ -1,8 +1,8 @@
-"""Stored corrupted images: reads CIFAR-10-C, CIFAR-100-C and ImageNet-C, and writes the layout of CIFAR-10-C.
+"""Stored corrupted images: reads CIFAR-10-C, CIFAR-100-C, ImageNet-C and Tiny-ImageNet-C, writes CIFAR-10-C's layout.
 
 A folder of arrays holds one uint8 ``NAME.npy`` for each corruption, its severities 1 to 5 one after another, and
 ``labels.npy`` with the labels repeated for each severity. ``meta.json``, if there is one, lists the severities. The
-tree of ImageNet-C is ``CORRUPTION/SEVERITY/WNID/IMAGE.JPEG``.
+tree of ImageNet-C and Tiny-ImageNet-C is ``CORRUPTION/SEVERITY/WNID/IMAGE.JPEG``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vcotta._util.archives import map_array
 from vcotta._util.errors import unknown_name
 from vcotta._util.files import atomic_path, read_json, sha256, write_json
 from vcotta.corruptions import EXTRA, STANDARD, corrupt, frost_source, nearest_table
-from vcotta.data.archives import map_array
+from vcotta.data import tiny_imagenet
 from vcotta.data.cifar import CIFAR
 from vcotta.data.image_files import FilePixels
 from vcotta.data.imagenet import choose, list_wnid_folders
 from vcotta.data.named import load_digits
+from vcotta.data.prepared import load_prepared
 from vcotta.data.types import ImageSource
 
 __all__ = ["CorruptedArrays", "CorruptedTree", "open_corrupted", "open_corrupted_arrays", "write_corrupted"]
 
+TREES: Final = ("imagenet", "tiny-imagenet")
 _GROUPS: Final = (".", "noise", "blur", "weather", "digital", "extra")  # folders named after the published archives
 
 
@@ -85,6 +88,7 @@ class CorruptedTree:
     Attributes:
         files: Paths within one corruption and severity, the same in all of them.
         preprocess: ``"none"``, or ``"res256crop224"`` with ``legacy``.
+        size: Side of the images, in pixels.
     """
 
     root: Path
@@ -94,12 +98,13 @@ class CorruptedTree:
     name: str
     preprocess: str = "none"
     legacy: bool = False
+    size: int = 224
 
     def __len__(self) -> int:
         return len(self.files)
 
     def corrupted(self, name: str, severity: int) -> FilePixels:
-        """Return the images of one corruption at one severity, (n, 224, 224, 3), decoded when sliced."""
+        """Return the images of one corruption at one severity, (n, size, size, 3), decoded when sliced."""
         folder = _find(self.root, name)
         if folder is None:
             raise FileNotFoundError(
@@ -110,7 +115,7 @@ class CorruptedTree:
             raise FileNotFoundError(
                 f"Expected severity {severity} of {name} in {folder / str(severity)}, but there is no such folder."
             )
-        return FilePixels(folder / str(severity), self.files, 224, self.preprocess, self.legacy)
+        return FilePixels(folder / str(severity), self.files, self.size, self.preprocess, self.legacy)
 
     def corrupted_sha256(self, domains: Sequence[tuple[str, int]]) -> str:
         """Return the SHA-256 of paths, sizes in bytes and preprocessing, without decoding pixels."""
@@ -134,10 +139,10 @@ def open_corrupted(
     """Open a benchmark's corrupted images for a stream.
 
     Args:
-        name: ``cifar10``, ``cifar100``, ``imagenet`` or ``digits``.
-        folder: Folder of CIFAR-10-C or CIFAR-100-C, of digits from `write_corrupted`, or of ImageNet-C: with the
-            folders of the corruptions, or with their groups noise, blur, weather and digital. Images of ImageNet-C are
-            sorted by file name, an order in which the classes are mixed.
+        name: ``cifar10``, ``cifar100``, ``imagenet``, ``tiny-imagenet`` or ``digits``.
+        folder: Folder of CIFAR-10-C or CIFAR-100-C, of arrays from `write_corrupted`, or of ImageNet-C or
+            Tiny-ImageNet-C: with the folders of the corruptions, or with their groups noise, blur, weather and digital.
+            Images of these two are sorted by file name, an order in which the classes are mixed.
         preprocess: ImageNet-C only, as are the next three: ``"none"``, as the images are 224 x 224 already;
             ``"res256crop224"`` together with ``legacy`` reproduces code that resizes them once more.
         legacy: Allows that second resize.
@@ -148,20 +153,25 @@ def open_corrupted(
         FileNotFoundError: No such folder, or a file is missing.
         ValueError: The files do not have the official layout, or the images would be resized twice.
     """
-    if name == "imagenet":
-        return _open_tree(folder, preprocess, legacy, subset, list_file)
-    if name not in (*CIFAR, "digits"):
-        raise unknown_name("data set of the corrupted files", name, (*CIFAR, "imagenet", "digits"))
+    base = Path(folder).expanduser()
+    arrays = name not in TREES or (base / "labels.npy").is_file()
+    if name == "imagenet" and not arrays:
+        return _open_tree(base, preprocess, legacy, subset, list_file)
+    if name not in (*CIFAR, *TREES, "digits"):
+        raise unknown_name("data set of the corrupted files", name, (*CIFAR, *TREES, "digits"))
     if preprocess != "none" or legacy or subset is not None or list_file is not None:
         raise ValueError(
-            f"Expected `preprocess`, `legacy`, `subset` and `list_file` for imagenet only, but got one for {name}."
+            "Expected `preprocess`, `legacy`, `subset` and `list_file` for imagenet only, in image files, but got one "
+            f"for {name}{' in arrays' * (name == 'imagenet')}."
         )
-    if name == "digits":
-        test = load_digits()[1]
-        return open_corrupted_arrays(folder, test.class_names, "digits-c", len(test))
-    facts = CIFAR[name]
-    count = sum(file.images for file in facts.files["test"].values())
-    return open_corrupted_arrays(folder, facts.class_names, f"{name}-c", count)
+    if not arrays:
+        wnids, files, labels = list_wnid_folders(_first_folder(base), tiny_imagenet.CLASSES)
+        return CorruptedTree(base, tuple(files), np.array(labels, np.int64), wnids, f"{name}-c", size=64)
+    if name in CIFAR:
+        count = sum(file.images for file in CIFAR[name].files["test"].values())
+        return open_corrupted_arrays(base, CIFAR[name].class_names, f"{name}-c", count)
+    clean = load_digits()[1] if name == "digits" else load_prepared(name)
+    return open_corrupted_arrays(base, clean.class_names, f"{name}-c", len(clean))
 
 
 def open_corrupted_arrays(
@@ -207,23 +217,28 @@ def _read_meta(path: Path) -> tuple[tuple[int, ...], int]:
 
 
 def _open_tree(
-    root: str | os.PathLike[str],
+    base: Path,
     preprocess: str,
     legacy: bool,
     subset: int | None,
     list_file: str | os.PathLike[str] | None,
 ) -> CorruptedTree:
-    base = Path(root).expanduser()
-    found = (_find(base, name) for name in (*STANDARD, *EXTRA))
-    first = next((path for folder in found if folder for path in sorted(folder.iterdir()) if path.is_dir()), None)
-    if first is None:
-        raise FileNotFoundError(
-            f"Expected {base} to hold ImageNet-C, as CORRUPTION/SEVERITY/CLASS/IMAGE, but it holds no corruption."
-        )
+    first = _first_folder(base)
     wnids, files, labels = list_wnid_folders(first)
     chosen, chosen_labels = choose(files, labels, len(wnids), subset=subset, list_file=list_file)
     FilePixels(first, chosen, 224, preprocess, legacy)[:1]  # a wrong size is an error now, not in the middle of a run
     return CorruptedTree(base, chosen, chosen_labels, wnids, "imagenet-c", preprocess, legacy)
+
+
+def _first_folder(base: Path) -> Path:
+    """Return the class folders of one corruption and severity of a tree."""
+    found = (_find(base, name) for name in (*STANDARD, *EXTRA))
+    first = next((path for folder in found if folder for path in sorted(folder.iterdir()) if path.is_dir()), None)
+    if first is None:
+        raise FileNotFoundError(
+            f"Expected {base} to hold images as CORRUPTION/SEVERITY/CLASS/IMAGE, but it holds no corruption."
+        )
+    return first
 
 
 def _find(base: Path, name: str) -> Path | None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from vcotta._util.archives import map_array
 from vcotta._util.files import atomic_path
 from vcotta.corruptions import corrupt
-from vcotta.data.archives import map_array
 from vcotta.data.image_files import FilePixels, ImageFiles, image_suffixes, read_rgb
 
 __all__ = ["class_folders", "corrupt_files", "list_class_folders"]

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from vcotta._util.archives import read_members, read_tar
 from vcotta._util.files import replaced_folder, require_file
-from vcotta.data.archives import read_members, read_tar
 from vcotta.data.folders import list_class_folders
 from vcotta.data.image_files import FilePixels, ImageFiles
 
@@ -76,10 +76,10 @@ def open_imagenet(
     return ImageFiles(pixels, chosen_labels, wnids, "imagenet-test")
 
 
-def list_wnid_folders(folder: Path) -> tuple[tuple[str, ...], list[str], list[int]]:
-    """Return the classes, and the files with their labels, sorted by file name."""
+def list_wnid_folders(folder: Path, classes: int | None = None) -> tuple[tuple[str, ...], list[str], list[int]]:
+    """Return the classes, and the files with their labels, sorted by file name; None for ImageNet's 1000 classes."""
     wnids, files, labels = list_class_folders(folder)
-    _check_classes(folder, wnids)
+    _check_classes(folder, wnids, classes)
     order = sorted(range(len(files)), key=lambda place: (PurePosixPath(files[place]).name, files[place]))
     return wnids, [files[place] for place in order], [labels[place] for place in order]
 
@@ -136,16 +136,17 @@ def _places_of_list(files: Sequence[str], path: Path) -> list[int]:
     return [place_of[name] for name in names]
 
 
-def _check_classes(folder: Path, wnids: Sequence[str]) -> None:
+def _check_classes(folder: Path, wnids: Sequence[str], classes: int | None = None) -> None:
+    classes = CLASSES if classes is None else classes
     for wnid in wnids:
         if not _WNID.fullmatch(wnid):
             raise ValueError(
                 f"Expected the class folders of {folder} to be WordNet ids such as n01440764, but got {wnid!r}. "
                 "Move it away; for classes of your own use the data set folder:DIR."
             )
-    if len(wnids) != CLASSES:
+    if len(wnids) != classes:
         raise ValueError(
-            f"Expected {CLASSES} classes in {folder}, but got {len(wnids)}. Get the complete validation set; for "
+            f"Expected {classes} classes in {folder}, but got {len(wnids)}. Get the complete validation set; for "
             "fewer classes use the data set folder:DIR."
         )
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vcotta.data.domains import DomainData
 from vcotta.data.folders import class_folders
 from vcotta.data.image_files import ImageFiles
 from vcotta.data.prepared import load_prepared
 from vcotta.data.types import ImageData, ImageSource
 
-__all__ = ["folder_and_size", "load_digits", "load_images"]
+__all__ = ["folder_and_size", "load_digits", "load_domains", "load_images"]
 
 
 def load_images(name: str, split: str = "test") -> ImageSource:
@@ -28,7 +30,7 @@ def load_images(name: str, split: str = "test") -> ImageSource:
     if name == "digits":
         return load_digits()[("train", "test").index(split)]
     if name.startswith("folder:"):
-        return _folder(name)
+        return _folder(*folder_and_size(name))
     return load_prepared(name, split)
 
 
@@ -48,9 +50,24 @@ def folder_and_size(name: str, usual: int = 224) -> tuple[Path, int]:
     return Path(text).expanduser(), usual
 
 
-def _folder(name: str) -> ImageFiles:
-    """Open a folder, with a warning if its images are enlarged."""
+def load_domains(name: str, domains: Sequence[str]) -> DomainData:
+    """Return the images of some sub-folders of ``folder:DIR[@SIZE]``, each with one folder a class.
+
+    Raises:
+        FileNotFoundError: A domain has no folder.
+        ValueError: The domains have different classes.
+    """
     folder, size = folder_and_size(name)
+    for domain in domains:
+        if not (folder / domain).is_dir():
+            there = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+            found = f"it has {', '.join(there[:10])}" if there else "it has no folders"
+            raise FileNotFoundError(f"Expected a folder {domain} in {folder}, but {found}. Check `domains`.")
+    return DomainData({one: _folder(folder / one, size) for one in domains}, f"folder:{folder.resolve().name}")
+
+
+def _folder(folder: Path, size: int) -> ImageFiles:
+    """Open a folder, with a warning if its images are enlarged."""
     files = class_folders(folder, size)
     width, height = files.images.first_size()
     if min(width, height) < size:

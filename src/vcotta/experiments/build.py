@@ -17,7 +17,7 @@ from vcotta._util.errors import counted
 from vcotta._util.progress import Progress, with_estimate
 from vcotta._util.tensorfile import read_state, weights_sha256, write_state
 from vcotta.bayes import WarmUpConfig, is_warmed_file, load_warmed, to_variational, warm_up
-from vcotta.data import CorruptedSource, ImageSource
+from vcotta.data import CorruptedSource, DomainData, ImageSource
 from vcotta.data.corrupted import open_corrupted
 from vcotta.experiments.benchmarks import BENCHMARKS, Benchmark, find_benchmark, find_source
 from vcotta.experiments.cache import cached, own_code
@@ -58,10 +58,10 @@ def stream_for(spec: RunSpec) -> ProtocolStream:
     Raises:
         ValueError: The data or a number of the stream is wrong, or the source has other classes than the stream.
     """
-    benchmark = find_benchmark(spec.data)
-    data: ImageSource | CorruptedSource
+    benchmark = find_benchmark(spec.data, spec.domains)
+    data: ImageSource | CorruptedSource | DomainData
     if spec.corrupted is None:
-        data = benchmark.load()
+        data = benchmark.load_stream()
     else:
         data = open_corrupted(spec.data, spec.corrupted, **spec.corrupted_options)
     if spec.source is not None:
@@ -103,7 +103,7 @@ def start_network(spec: RunSpec, task: Task | None = None) -> nn.Module:
     Raises:
         ValueError: Weights are needed but not given, or do not fit the spec.
     """
-    benchmark, start, runtime = find_benchmark(spec.data), spec.resolved_start, spec.runtime
+    benchmark, start, runtime = find_benchmark(spec.data, spec.domains), spec.resolved_start, spec.runtime
     if spec.weights is not None and is_warmed_file(spec.weights):
         if start in ("unwarmed", "scratch") or spec.warm_up or not spec.whole_source:
             raise ValueError(
@@ -132,7 +132,7 @@ def network_facts(spec: RunSpec) -> dict[str, Any]:
         >>> facts["network"], facts["training"]["epochs"], facts["warm_up"]
         ('digits', 20, None)
     """
-    benchmark, start = find_benchmark(spec.data), spec.resolved_start
+    benchmark, start = find_benchmark(spec.data, spec.domains), spec.resolved_start
     warmed = spec.weights is not None and is_warmed_file(spec.weights)
     trained = spec.weights is None and start != "scratch" and benchmark.training is not None
     return {
@@ -152,23 +152,25 @@ def train_network(
     runtime: Runtime | None = None,
     checkpoint: Path | None = None,
     task: Task | None = None,
+    init: Path | None = None,
 ) -> nn.Module:
     """Train a source network on the benchmark's training images.
 
     By default these are the benchmark's own network and settings; ``seed`` replaces that of ``config``. The file
-    ``checkpoint`` gets the state after each epoch, to continue after an interruption.
+    ``checkpoint`` gets the state after each epoch, to continue after an interruption. The training starts from the
+    weights ``init``, with a new classifier where they are of another number of classes, or else from random ones.
     """
     config = config or benchmark.training
     if config is None:
         able = ", ".join(name for name, other in BENCHMARKS.items() if other.training is not None)
         raise ValueError(
-            f"Expected one of the data sets with settings for training, {able}, but got {benchmark.name}. Train your "
-            "network with your own code, and give its `weights`."
+            f"Expected one of the data sets with settings for training, {able} and folder:DIR, but got "
+            f"{benchmark.name}. Train your network with your own code, and give its `weights`."
         )
     runtime = runtime or Runtime()
     report = task("Training", "loss {:.3f}") if task else None
     loader = benchmark.source(seed, runtime.device)
-    model = benchmark.build(network, seed=seed)
+    model = benchmark.build(network, init, seed=seed, new_classifier=init is not None)
     if report and not (checkpoint and checkpoint.exists()):  # a training that continues reports its epochs itself
         report(0, config.epochs, 0.0)  # the first epoch may take minutes
     return train(model, loader, replace(config, seed=seed), runtime=runtime, progress=report, checkpoint=checkpoint)
@@ -270,12 +272,12 @@ def one_thread(wanted: bool = True) -> Iterator[None]:
 
 def few_threads(spec: RunSpec) -> AbstractContextManager[None]:
     """Use one torch thread within the block for digits on a CPU: more are not faster, and change the last bits."""
-    return one_thread(find_benchmark(spec.data).trains_itself and torch.device(spec.device).type == "cpu")
+    return one_thread(find_benchmark(spec.data, spec.domains).trains_itself and torch.device(spec.device).type == "cpu")
 
 
 def _source_of(spec: RunSpec) -> Benchmark:
     """The benchmark whose images a method learns from before testing."""
-    benchmark = find_benchmark(spec.data)
+    benchmark = find_benchmark(spec.data, spec.domains)
     source = benchmark if spec.source is None else find_source(spec.source, benchmark)
     return replace(source, source_share=spec.source_share, source_limit=spec.source_limit)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vcotta.experiments.benchmarks import find_benchmark
 from vcotta.experiments.outcome import by_corruption, read_rows, table
 from vcotta.experiments.paper.experiments import EXPERIMENTS
 from vcotta.experiments.pictures import CAPTIONS, INTERVALS, PAPER_MARKS
@@ -43,6 +44,10 @@ def _command(results: Mapping[str, Any]) -> str:
     for option in ("methods", "values", "limit"):
         if chosen[option] is not None:
             words += [f"--{option}", listed(chosen[option])]
+    if results["network"] != find_benchmark(chosen["dataset"]).network:
+        words += ["--model", results["network"]]
+    if source := results.get("source"):
+        words += ["--source", "folder:SOURCE" if source.startswith("folder:") else source]
     for kind, option in (("source", "--weights"), ("warmed", "--warmed")):
         if kind in results["networks"]:
             words += [option, f"{kind.upper()}.safetensors"]

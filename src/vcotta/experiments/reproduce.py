@@ -124,6 +124,8 @@ def reproduce(
     launcher: Launcher | None = None,
     weights: Path | None = None,
     warmed: Path | None = None,
+    network: str | None = None,
+    source: str | None = None,
     device: str = "cpu",
     report: Progress | None = None,
 ) -> Reproduced:
@@ -137,6 +139,8 @@ def reproduce(
         weights: File of the source network; None to train one where the data set is that small.
         warmed: File of that network warmed up, for runs that start so with the preset's own warm-up; None to warm up
             here.
+        network: Name of the network; None for the data set's own.
+        source: Data set that methods learn from before testing; None for the data set's own training images.
         device: Where to compute.
         report: Called with the progress, see `run_specs`.
 
@@ -146,9 +150,9 @@ def reproduce(
     """
     find_benchmark(chosen.dataset)
     _check_files(weights, warmed)
+    given: dict[str, Any] = {"device": device, "network": network, "source": source}
     specs = [
-        replace(spec, device=device, weights=_start_file(spec, weights, warmed))
-        for spec in experiment.all_specs(chosen)
+        replace(spec, weights=_start_file(spec, weights, warmed), **given) for spec in experiment.all_specs(chosen)
     ]
     folders = {out / "runs" / spec.key for spec in specs}
     missing = sum(not (folder / SUMMARY).exists() for folder in folders)
@@ -161,6 +165,7 @@ def reproduce(
     folder = out / outcome_name(experiment.name, chosen)
     networks = {kind: sha256(path) for kind, path in (("source", weights), ("warmed", warmed)) if path is not None}
     facts = _facts(experiment, chosen, networks, rows, runs[0].manifest, cost | {"ran": missing, "cells": len(folders)})
+    facts |= {"source": source} if source else {}
     if not missing:
         facts["cost"] = _earlier_cost(folder, facts)
     _write(experiment, facts, specs, runs, rows, folder)

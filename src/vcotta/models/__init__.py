@@ -1,6 +1,7 @@
 """Networks to adapt; each normalises its input itself, so all of them take images in [0, 1]."""
 
 from vcotta.models.files import LoadedWeights, load_weights, save_weights
+from vcotta.models.keras_resnet import fetch_resnet50
 from vcotta.models.normalised import Normalised, NormalisedNetwork
 from vcotta.models.resnet import CifarResNet, ResNet
 from vcotta.models.resnext import ResNeXt
@@ -17,6 +18,7 @@ __all__ = [
     "WideResNet",
     "build_network",
     "expected_error",
+    "fetch_resnet50",
     "list_networks",
     "load_weights",
     "save_weights",

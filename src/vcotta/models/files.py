@@ -58,7 +58,7 @@ class LoadedWeights:
     std: tuple[float, ...] | None = None
 
 
-def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> LoadedWeights:
+def load_weights(model: nn.Module, path: str | os.PathLike[str], *, new_classifier: bool = False) -> LoadedWeights:
     """Read every tensor of a checkpoint into ``model`` and put it in eval mode.
 
     Reads files of safetensors and ``torch.save`` (never an unsafe pickle), with or without a container
@@ -69,6 +69,7 @@ def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> LoadedWeight
     Args:
         model: The network; unchanged after an error.
         path: The file.
+        new_classifier: For fine-tuning: if the file's classifier has another number of classes, keep the network's.
 
     Raises:
         OSError: There is no such file, or it is a folder.
@@ -89,7 +90,10 @@ def load_weights(model: nn.Module, path: str | os.PathLike[str]) -> LoadedWeight
     mean, std = _take_normalisation(tensors, {key.removeprefix(inner) for key in own} | set(own))
     outer = _common_prefix(tensors)
     named = {key.removeprefix(outer): tensor for key, tensor in tensors.items()}
-    _check_match({key.removeprefix(inner): tensor for key, tensor in own.items()}, named, model, path)
+    ours_bare = {key.removeprefix(inner): tensor for key, tensor in own.items()}
+    if new_classifier:
+        named |= _own_classifier(ours_bare, named)
+    _check_match(ours_bare, named, model, path)
 
     ours = metadata.get("kind") == _KIND and "mean" in metadata
     if ours:
@@ -133,6 +137,15 @@ def check_shapes(network: nn.Module, tensors: Mapping[str, Tensor], name: str) -
     theirs = {key: value for key, value in tensors.items() if not key.endswith("_rho") or key in ours}
     if odd := other_shape(ours, theirs):
         raise ValueError(f"Expected the weights of {name}, but {odd}.")
+
+
+def _own_classifier(own: Mapping[str, Tensor], read: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the network's classifier if the one read has another number of classes and as many features."""
+    head = next((key for key in _HEADS if key in own and key in read), None)
+    if head is None or own[head].shape == read[head].shape or own[head].shape[1:] != read[head].shape[1:]:
+        return {}
+    layer = head.removesuffix("weight")
+    return {key: own[key] for key in (head, f"{layer}bias") if key in own}
 
 
 def _common_prefix(keys: Iterable[str]) -> str:
@@ -327,11 +340,11 @@ def _resnet(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
     if stem[:1] == (16,) and "linear.weight" in shapes and blocks[0] == blocks[1] == blocks[2] and not blocks[3]:
         depth = 6 * blocks[0] + 2
         return f"resnet-{depth}" if depth in (20, 32, 44, 56) else None
-    if stem[:1] == (64,) and stem[2:] == (7, 7) and "fc.weight" in shapes:
+    if stem[:1] == (64,) and stem[2:] in ((7, 7), (3, 3)) and "fc.weight" in shapes:
         bottleneck = "layer1.0.conv3.weight" in shapes
         narrow = bottleneck and shapes.get("layer1.0.conv2.weight") == (64, 64, 3, 3)
-        if blocks == (3, 4, 6, 3) and narrow:
+        if blocks == (3, 4, 6, 3) and narrow and stem[2:] == (7, 7):
             return "resnet-50"
         if blocks == (2, 2, 2, 2) and not bottleneck:
-            return "resnet-18"
+            return "resnet-18" if stem[2:] == (7, 7) else "resnet-18-64px"
     return None

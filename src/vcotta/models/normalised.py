@@ -7,12 +7,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-__all__ = ["CIFAR10", "CIFAR100", "HALF", "IMAGENET", "Normalised", "NormalisedNetwork"]
+__all__ = ["CAFFE", "CIFAR10", "CIFAR100", "HALF", "IMAGENET", "Normalised", "NormalisedNetwork"]
 
 MeanStd = tuple[tuple[float, ...], tuple[float, ...]]
 
 IMAGENET: MeanStd = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and standard deviation of ImageNet's channels, as torchvision, timm and akamaster's CIFAR networks use them."""
+
+CAFFE: MeanStd = ((123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255, 1 / 255, 1 / 255))
+"""The mean of ImageNet's channels subtracted from values of 0 to 255, without a division: the networks of Keras."""
 
 CIFAR10: MeanStd = ((0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
 CIFAR100: MeanStd = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -49,16 +50,16 @@ class _Basic(nn.Module):
 
 
 class _Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions; the 3x3 one has the stride, as in torchvision and unlike the paper."""
+    """1x1, 3x3 and 1x1 convolutions; the first has the stride if ``first_strides`` (the paper), else the second."""
 
     expansion = 4
 
-    def __init__(self, inputs: int, planes: int, stride: int) -> None:
+    def __init__(self, inputs: int, planes: int, stride: int, first_strides: bool = False) -> None:
         super().__init__()
-        outputs = planes * self.expansion
-        self.conv1 = nn.Conv2d(inputs, planes, 1, bias=False)
+        outputs, (first, second) = planes * self.expansion, (stride, 1) if first_strides else (1, stride)
+        self.conv1 = nn.Conv2d(inputs, planes, 1, first, bias=False)
         self.bn1 = nn.BatchNorm2d(planes)
-        self.conv2 = nn.Conv2d(planes, planes, 3, stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(planes, planes, 3, second, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(planes)
         self.conv3 = nn.Conv2d(planes, outputs, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(outputs)
@@ -77,11 +78,15 @@ _SHAPES: dict[int, tuple[type[_Basic] | type[_Bottleneck], tuple[int, int, int, 
 
 
 class ResNet(NormalisedNetwork):
-    """ResNet-``depth`` of He et al. (2016) for ImageNet, trained at 224 pixels and applicable to any size.
+    """ResNet-``depth`` of He et al. (2016) for ImageNet, applicable to images of any size.
 
     A 7x7 convolution and max pooling, both of stride 2, four stages of blocks with 64, 128, 256 and 512 planes,
     global average pooling and a linear layer. Parameter names are torchvision's (``layer1.0.conv1.weight``, ...,
     ``fc.weight``).
+
+    The network ``resnet-50-v1`` is that of the paper and of Keras, with ``first_strides=True`` and ``eps=1e-3``; in
+    torchvision, and by default, the 3x3 convolution of a block has its stride. Their weights have the same names and
+    shapes, but those of one do not work in the other. ``small_stem=True`` is for images of about 64 pixels.
 
     Args:
         depth: 18 or 50.
@@ -89,6 +94,9 @@ class ResNet(NormalisedNetwork):
         channels: Number of image channels.
         mean: See `NormalisedNetwork`.
         std: See `NormalisedNetwork`.
+        first_strides: Whether the first 1x1 convolution of a bottleneck block has its stride, not the 3x3 one.
+        eps: What BatchNorm adds to the variance.
+        small_stem: Begin with a 3x3 convolution of stride 1, without pooling.
 
     Example:
         >>> import torch
@@ -103,27 +111,38 @@ class ResNet(NormalisedNetwork):
         channels: int = 3,
         mean: Sequence[float] | None = IMAGENET[0],
         std: Sequence[float] | None = IMAGENET[1],
+        first_strides: bool = False,
+        eps: float = 1e-5,
+        small_stem: bool = False,
     ) -> None:
         super().__init__()
         if depth not in _SHAPES:
             raise ValueError(f"Expected `depth` to be 18 or 50, but got {depth}. Try torchvision:resnet{depth}.")
+        if first_strides and depth == 18:
+            raise ValueError("Expected `first_strides` only with depth 50, as depth 18 has no 1x1 convolutions.")
         self.keep_arguments(mean, std, depth=depth, classes=classes, channels=channels)
+        self.first_strides, self.eps, self.small_stem = first_strides, eps, small_stem
 
-        block, (one, two, three, four) = _SHAPES[depth]
-        self.conv1 = nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False)
+        kind, (one, two, three, four) = _SHAPES[depth]
+        block, expansion = partial(_Bottleneck, first_strides=True) if first_strides else kind, kind.expansion
+        self.conv1 = nn.Conv2d(channels, 64, *((3, 1, 1) if small_stem else (7, 2, 3)), bias=False)
         self.bn1 = nn.BatchNorm2d(64)
-        self.layer1 = stage(block, one, 64, 64, 1, block.expansion)
-        self.layer2 = stage(block, two, 64 * block.expansion, 128, 2, block.expansion)
-        self.layer3 = stage(block, three, 128 * block.expansion, 256, 2, block.expansion)
-        self.layer4 = stage(block, four, 256 * block.expansion, 512, 2, block.expansion)
-        self.fc = nn.Linear(512 * block.expansion, classes)
+        self.layer1 = stage(block, one, 64, 64, 1, expansion)
+        self.layer2 = stage(block, two, 64 * expansion, 128, 2, expansion)
+        self.layer3 = stage(block, three, 128 * expansion, 256, 2, expansion)
+        self.layer4 = stage(block, four, 256 * expansion, 512, 2, expansion)
+        self.fc = nn.Linear(512 * expansion, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, nn.BatchNorm2d):
+                module.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits (n, classes) of images (n, channels, height, width) in [0, 1]."""
-        x = F.max_pool2d(F.relu(self.bn1(self.conv1(self.normalise(x)))), 3, 2, padding=1)
+        x = F.relu(self.bn1(self.conv1(self.normalise(x))))
+        if not self.small_stem:
+            x = F.max_pool2d(x, 3, 2, padding=1)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
         return logits

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from vcotta._util.errors import unknown_name
 from vcotta.bayes import to_point
 from vcotta.models.external import PRETRAINED, from_factory, from_timm, from_torchvision
-from vcotta.models.files import check_shapes, load_weights
+from vcotta.models.files import LoadedWeights, check_shapes, load_weights
+from vcotta.models.normalised import CAFFE
 from vcotta.models.resnet import CifarResNet, ResNet
 from vcotta.models.resnext import ResNeXt
 from vcotta.models.wide_resnet import WideResNet
@@ -35,7 +36,10 @@ _NAMES = (
     "resnet-56",
     "resnet-18",
     "resnet-50",
+    "resnet-18-64px",
+    "resnet-50-v1",
 )
+V1 = "resnet-50-v1"  # its weights fit into resnet-50, too, but do not work there
 _OTHERS = ("torchvision:NAME", "timm:NAME", "package.module:factory", "path/to/file.py:factory")
 
 _CLASSES: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (WideResNet, ResNeXt, CifarResNet, ResNet)}
@@ -50,6 +54,7 @@ _ERRORS = {
     ("resnet-56", "cifar10"): 0.0661,
     ("resnet-18", "imagenet"): 0.3024,  # torchvision IMAGENET1K_V1
     ("resnet-50", "imagenet"): 0.2387,  # torchvision IMAGENET1K_V1
+    (V1, "imagenet"): 0.2510,  # Keras
     ("torchvision:resnet18", "imagenet"): 0.3024,
     ("torchvision:resnet50", "imagenet"): 0.2387,
 }
@@ -71,6 +76,7 @@ def build_network(
     weights: str | os.PathLike[str] | None = None,
     *,
     seed: int = 0,
+    new_classifier: bool = False,
     **options: Any,
 ) -> nn.Module:
     """Make a network that takes images in [0, 1], by name.
@@ -83,6 +89,7 @@ def build_network(
         weights: A checkpoint for `load_weights`; None for random weights. For torchvision and timm also
             ``"pretrained"``, and torchvision's own names such as ``"IMAGENET1K_V1"``.
         seed: Seed of random weights; the global random state is not changed.
+        new_classifier: See `load_weights`.
         options: Further arguments of the network, such as ``mean`` and ``std`` or ``stem_stride``.
 
     Returns:
@@ -108,8 +115,22 @@ def build_network(
         else:
             model = _ours(name, classes, options)
     if weights is not None and published is None:
-        load_weights(model, weights)
+        _check_form(name, load_weights(model, weights, new_classifier=new_classifier))
     return model.eval()
+
+
+def _check_form(name: str, loaded: LoadedWeights) -> None:
+    """Raise if weights of ``resnet-50-v1`` were read into another ResNet-50, or the other way round."""
+    of, ours = str(loaded.metadata.get("network", "")), _plain_name(name)
+    if of in _NAMES and (of == V1) != (ours == V1):
+        raise ValueError(
+            f"Expected the weights of {ours} in {loaded.path}, but they are of {of}, whose strides are elsewhere. "
+            f"Use --model {of}."
+        )
+
+
+def _plain_name(name: str) -> str:
+    return name.strip().lower().replace("_", "-")
 
 
 def expected_error(name: str, dataset: str) -> float | None:
@@ -123,7 +144,7 @@ def expected_error(name: str, dataset: str) -> float | None:
         >>> expected_error("resnet-20", "cifar10")
         0.0827
     """
-    return _ERRORS.get((name.strip().lower().replace("_", "-"), dataset.strip().lower().partition("-")[0]))
+    return _ERRORS.get((_plain_name(name), dataset.strip().lower().partition("-")[0]))
 
 
 def describe_network(model: nn.Module) -> dict[str, Any] | None:
@@ -169,7 +190,7 @@ def _construct(described: Mapping[str, Any], device: str = "meta") -> nn.Module:
 def _ours(name: str, classes: int | None, options: dict[str, Any]) -> nn.Module:
     kind: type[nn.Module]
     arguments: dict[str, Any]
-    small = name.lower().replace("_", "-")
+    small = _plain_name(name)
     if found := re.fullmatch(r"wrn-(\d+)-(\d+)", small):
         kind, arguments = WideResNet, {"depth": int(found[1]), "width": int(found[2])}
     elif found := re.fullmatch(r"resnext-(\d+)-(\d+)x(\d+)d", small):
@@ -179,6 +200,11 @@ def _ours(name: str, classes: int | None, options: dict[str, Any]) -> nn.Module:
         kind, arguments = CifarResNet, {"depth": int(found[1])}
     elif found := re.fullmatch(r"resnet-(18|50)", small):
         kind, arguments = ResNet, {"depth": int(found[1])}
+    elif small == "resnet-18-64px":
+        kind, arguments = ResNet, {"depth": 18, "small_stem": True}
+    elif small == V1:
+        kind, arguments = ResNet, {"depth": 50, "first_strides": True, "eps": 1e-3}
+        options = {"mean": CAFFE[0], "std": CAFFE[1], **options}
     else:
         raise unknown_name("network", name, [n for n in _NAMES if n.startswith(small)] or (*_NAMES, *_OTHERS))
     known = [key for key in inspect.signature(kind).parameters if key not in arguments]

@@ -55,7 +55,9 @@ class RunSpec:
             all.
         protocol: Name of the test protocol, one of `PROTOCOLS`.
         protocol_options: Its numbers, as in `build_protocol`.
-        corruptions: Their names in order, or ``("none",)``.
+        domains: Of ``folder:DIR``, the sub-folders that the stream visits in this order, each with a folder for each
+            class; empty for class folders in DIR itself.
+        corruptions: Their names in order, or ``("none",)``, as always with ``domains``.
         severity: 1 to 5, or several.
         table: Severity constants, 32, 64 or 224; None for those of the image size.
         batch_size: Images in a batch; None for the data set's own number.
@@ -94,6 +96,7 @@ class RunSpec:
     source_limit: int | None = None
     protocol: str = "continual"
     protocol_options: Mapping[str, Any] = field(default_factory=dict)
+    domains: Sequence[str] = ()
     corruptions: Sequence[str] = STANDARD
     severity: int | Sequence[int] = 5
     table: int | None = None
@@ -114,6 +117,7 @@ class RunSpec:
                 object.__setattr__(self, name, Path(path))
         _ = self.config  # raises for an unknown method or a wrong option
         build_protocol(self.protocol, **self.protocol_options)
+        self._check_domains()
         _check_warm_up(self.warm_up)
         if self.start not in (None, *get_args(Start)):
             raise unknown_name("start", self.start, get_args(Start))
@@ -148,6 +152,23 @@ class RunSpec:
             raise ValueError(f"Expected `severity` to be 1 to 5, or several of them, but got {self.severity!r}.")
         if self.precision not in (None, "fp32", "bf16", "fp64"):
             raise unknown_name("precision", self.precision, ("fp32", "bf16", "fp64"))
+
+    def _check_domains(self) -> None:
+        if not self.domains:
+            return
+        if not self.data.startswith("folder:"):
+            raise ValueError(f"Expected `domains` only with the data set folder:DIR, but got them with {self.data}.")
+        if isinstance(self.domains, str) or len(set(self.domains)) != len(self.domains) or "" in self.domains:
+            raise ValueError(
+                f"Expected `domains` to be names of different folders, but got {self.domains!r}. To visit them again "
+                "use the protocol loops."
+            )
+        if tuple(self.corruptions) not in (STANDARD, ("none",)) or self.corrupted is not None:
+            raise ValueError(
+                "Expected no corruptions with `domains`, whose images are taken as they are, but got "
+                f"{', '.join(self.corruptions) if self.corrupted is None else self.corrupted}. Leave them out."
+            )
+        object.__setattr__(self, "corruptions", ("none",))
 
     @property
     def config(self) -> Any:
@@ -200,6 +221,8 @@ class RunSpec:
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         if self.source_limit is None:  # runs from before there was a limit keep their keys
             del given["source_limit"]
+        if not self.domains:  # likewise
+            del given["domains"]
         return {
             **{name: _plain(value) for name, value in given.items()},
             "options": _plain(self._unusual_options()),
@@ -220,7 +243,8 @@ class RunSpec:
             if name not in known:
                 raise unknown_name("field of a RunSpec", name, known)
         guard = facts.get("guard")
-        lists = {name: tuple(facts[name]) for name in ("corruptions", "severity") if isinstance(facts.get(name), list)}
+        several = ("domains", "corruptions", "severity")
+        lists = {name: tuple(facts[name]) for name in several if isinstance(facts.get(name), list)}
         return cls(**{**facts, **lists, "guard": Guard(**guard) if isinstance(guard, Mapping) else guard})
 
     def _unusual_options(self) -> dict[str, Any]:

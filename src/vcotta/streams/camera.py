@@ -8,12 +8,11 @@ from itertools import cycle
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vcotta._util.errors import counted
 from vcotta._util.validation import Count
 from vcotta.corruptions import STANDARD
-from vcotta.streams.continual import Continual, Domain, Segment
+from vcotta.streams.continual import Continual, Domain, Labels, Segment
 from vcotta.streams.frames import USELESS
 
 __all__ = ["Bursts", "DayNight"]
@@ -43,9 +42,7 @@ class Bursts(Continual):
 
     frames: Count = 32
 
-    def plan(
-        self, corruptions: Sequence[str], severities: Sequence[int], labels: NDArray[np.int64], seed: int
-    ) -> list[Segment]:
+    def plan(self, corruptions: Sequence[str], severities: Sequence[int], labels: Labels, seed: int) -> list[Segment]:
         """Return the two halves of each domain, with a burst between any two segments."""
         segments: list[Segment] = []
         kinds = cycle(USELESS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -14,10 +14,13 @@ from vcotta._util.errors import counted
 from vcotta._util.validation import Settings
 from vcotta.streams.frames import Useless
 
-__all__ = ["Continual", "Domain", "Segment", "generator"]
+__all__ = ["Continual", "Domain", "Labels", "Segment", "generator", "labels_of"]
 
 Domain = tuple[str, int]
-"""A corruption and its severity."""
+"""A corruption and its severity, or a domain of other images and 0."""
+
+Labels = NDArray[np.int64] | Mapping[str, NDArray[np.int64]]
+"""Labels of a domain's images: the same for all domains, or by the domain's name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +29,8 @@ class Segment:
 
     Attributes:
         domains: One domain, or those that are mixed in it.
-        images: Indices of the images in the data (n,), in order of arrival.
+        images: Indices of the images in the data or, of mixed or other images, in their domain (n,), in order of
+            arrival.
         which: For each image the index of its domain in ``domains`` (n,); None if there is only one.
         reset: Whether the adapter is reset before it.
         useless: Kind of frames that are shown in place of the images, and not scored; None for the images.
@@ -70,12 +74,10 @@ class Continual(Settings):
         """Return the domains, each once, in the order of ``corruptions``."""
         return tuple((name, severity) for name in corruptions for severity in severities)
 
-    def plan(
-        self, corruptions: Sequence[str], severities: Sequence[int], labels: NDArray[np.int64], seed: int
-    ) -> list[Segment]:
+    def plan(self, corruptions: Sequence[str], severities: Sequence[int], labels: Labels, seed: int) -> list[Segment]:
         """Return the segments in order, for `severities` and the labels of a domain's images."""
         return [
-            Segment((domain,), self._images(labels, seed, domain), reset=self.resets and index > 0)
+            Segment((domain,), self._images(labels_of(labels, domain), seed, domain), reset=self.resets and index > 0)
             for index, domain in enumerate(self._visits(corruptions, severities))
         ]
 
@@ -97,6 +99,16 @@ class Continual(Settings):
     def remark(self) -> str:
         """Return what the text of a stream says about the protocol in addition to its kind."""
         return ""
+
+
+def labels_of(labels: Labels, domain: Domain) -> NDArray[np.int64]:
+    """Return the labels of a domain's images.
+
+    Example:
+        >>> labels_of({"photo": np.zeros(2, np.int64), "art": np.ones(1, np.int64)}, ("art", 0))
+        array([1])
+    """
+    return labels[domain[0]] if isinstance(labels, Mapping) else labels
 
 
 def generator(*words: object) -> np.random.Generator:

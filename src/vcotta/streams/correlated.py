@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vcotta._util.errors import counted
 from vcotta._util.validation import Count, NonNegative
 from vcotta.corruptions import STANDARD
-from vcotta.streams.continual import Continual, Domain, Segment, generator
+from vcotta.streams.continual import Continual, Domain, Labels, Segment, generator, labels_of
 
 __all__ = ["PRACTICAL_ORDER", "Correlated", "Practical", "Recurring"]
 
@@ -164,12 +164,10 @@ class Recurring(Practical):
 
     visits: Count = 20
 
-    def plan(
-        self, corruptions: Sequence[str], severities: Sequence[int], labels: NDArray[np.int64], seed: int
-    ) -> list[Segment]:
+    def plan(self, corruptions: Sequence[str], severities: Sequence[int], labels: Labels, seed: int) -> list[Segment]:
         """Return the segments of all visits."""
         return [
-            Segment((domain,), self._order(labels, generator(seed, self.name, visit, *domain)))
+            Segment((domain,), self._order(labels_of(labels, domain), generator(seed, self.name, visit, *domain)))
             for visit in range(self.visits)
             for domain in self._visits(corruptions, severities)
         ]

@@ -13,12 +13,11 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vcotta._util.errors import counted, unknown_name
 from vcotta._util.validation import Count, between
 from vcotta.streams.camera import Bursts, DayNight
-from vcotta.streams.continual import Continual, Domain, Segment, generator
+from vcotta.streams.continual import Continual, Domain, Labels, Segment, generator, labels_of
 from vcotta.streams.correlated import Correlated, Practical, Recurring
 
 __all__ = [
@@ -167,12 +166,16 @@ class MixedDomains(Continual):
     kind: ClassVar[str] = "Mixed"
     draws_images: ClassVar[bool] = True
 
-    def plan(
-        self, corruptions: Sequence[str], severities: Sequence[int], labels: NDArray[np.int64], seed: int
-    ) -> list[Segment]:
+    def plan(self, corruptions: Sequence[str], severities: Sequence[int], labels: Labels, seed: int) -> list[Segment]:
         """Return a single segment of all domains."""
         domains = tuple(self._visits(corruptions, severities))
-        images = np.stack([generator(seed, self.name, *domain).permutation(len(labels)) for domain in domains], 1)
+        sizes = [len(labels_of(labels, domain)) for domain in domains]
+        if len(set(sizes)) > 1:
+            raise ValueError(
+                f"Expected domains of equally many images for the protocol {self.name}, but got {sizes}. Use a `limit` "
+                f"of at most {min(sizes)}."
+            )
+        images = np.stack([generator(seed, self.name, *domain).permutation(sizes[0]) for domain in domains], 1)
         which = generator(seed, self.name).random(images.shape).argsort(1)
         return [Segment(domains, np.take_along_axis(images, which, 1).ravel(), which.ravel())]
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,49 +19,13 @@ from torch import Tensor
 from vcotta._util.errors import counted, unknown_name
 from vcotta.corruptions import EXTRA, STANDARD, TABLES, corrupt, frost_source, nearest_table
 from vcotta.corruptions.frost import FrostSource
-from vcotta.data import CorruptedSource, ImageSource, Pixels
+from vcotta.data import CorruptedSource, DomainData, ImageSource, Pixels
+from vcotta.streams.batch import Batch, Stream
+from vcotta.streams.continual import Labels
 from vcotta.streams.frames import darken, useless_frames
 from vcotta.streams.protocols import Continual, Domain, Segment, build_protocol
 
 __all__ = ["Batch", "ProtocolStream", "Stream", "make_stream"]
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """One step of a stream.
-
-    Attributes:
-        index: Index in the stream, from 0.
-        domain: Name of the corruption, or ``clean``, or ``mixed`` if there are several; or the kind of useless frames.
-        severity: Its severity, 1 to 5, or 0 if there is no corruption or severities differ.
-        images: Floats (n, channels, height, width) in [0, 1].
-        labels: Integers (n,), for scoring only; no adapter sees them.
-        reset: Whether the adapter is reset before this batch.
-        domains: Of a ``mixed`` batch, the name of each image's corruption, for scoring only; else None.
-        severities: Of a ``mixed`` batch, the severity of each image, for scoring only; else None.
-    """
-
-    index: int
-    domain: str
-    severity: int
-    images: Tensor
-    labels: Tensor
-    reset: bool = False
-    domains: tuple[str, ...] | None = None
-    severities: tuple[int, ...] | None = None
-
-
-class Stream(Protocol):
-    """What `run_stream` needs of a stream."""
-
-    def __len__(self) -> int:
-        """Return the number of batches."""
-
-    def batches(self, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches from index ``start`` on."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return all that determines the stream, as JSON can hold it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +36,10 @@ class ProtocolStream:
     so they are the same in every iteration, also one that starts in the middle, and in every protocol. The last batch
     of a segment may be short. Corrupted files, such as CIFAR-10-C, are read as they are; ``table`` is then not used,
     and ``seed`` only if the protocol draws the order of images. With ``corruptions=("none",)`` the images are not
-    corrupted: they are a single domain called ``clean``, of severity 0.
+    corrupted: they are a single domain called ``clean``, of severity 0, or those of a `DomainData`.
 
     Attributes:
-        data: Clean test images, or a `CorruptedSource`.
+        data: Clean test images, a `CorruptedSource`, or a `DomainData`, which is not corrupted.
         corruptions: Names in order of appearance, or ``("none",)``.
         severity: 1 to 5, or several of them: separate domains, in order, within each corruption.
         batch_size: Images in a batch.
@@ -94,7 +58,7 @@ class ProtocolStream:
         [('fog', 1, 200), ('fog', 1, 50), ('fog', 2, 200), ('fog', 2, 50), ('fog', 1, 200), ('fog', 1, 50)]
     """
 
-    data: ImageSource | CorruptedSource
+    data: ImageSource | CorruptedSource | DomainData
     corruptions: Sequence[str] = STANDARD
     severity: int | Sequence[int] = 5
     batch_size: int = 200
@@ -118,15 +82,19 @@ class ProtocolStream:
                 f"Expected `protocol` to be a protocol, but got {self.protocol!r}. Use `make_stream` to give a name."
             )
         self._check_domains()
-        self.protocol.ordered(self.corruptions)  # raises if there are too few corruptions for the order
+        names = self._names if isinstance(self.data, DomainData) else self.corruptions
+        self.protocol.ordered(names)  # raises if there are too few corruptions for the order
         if not _is_int(self.batch_size) or self.batch_size < 1:
             raise ValueError(f"Expected `batch_size` to be at least 1, but got {self.batch_size!r}.")
         if not len(self.data):
             raise ValueError("Expected `data` to hold at least one image, but got none.")
-        if self.limit is not None and (not _is_int(self.limit) or not 1 <= self.limit <= len(self.data)):
+        most, of = len(self.data), ""
+        if isinstance(self.data, DomainData):
+            most, of = self.data.smallest, " of the smallest domain"
+        if self.limit is not None and (not _is_int(self.limit) or not 1 <= self.limit <= most):
             raise ValueError(
-                f"Expected `limit` to be 1 to {len(self.data)}, the number of images, but got {self.limit!r}. Leave it "
-                "out to use all of them."
+                f"Expected `limit` to be 1 to {most}, the number of images{of}, but got "
+                f"{self.limit!r}. Leave it out to use all of them."
             )
         if not _is_int(self.seed) or self.seed < 0:
             raise ValueError(f"Expected `seed` to be an integer of at least 0, but got {self.seed!r}.")
@@ -135,10 +103,16 @@ class ProtocolStream:
         if isinstance(self.data, CorruptedSource):
             for name, severity in self.domains:
                 self.data.corrupted(name, severity)  # raises now, not in the middle of a run, if files are missing
-        elif any(name == "frost" for name, _ in self.domains):
+        elif any(name == "frost" and severity for name, severity in self.domains):
             object.__setattr__(self, "frost", frost_source())
 
     def _check_domains(self) -> None:
+        if isinstance(self.data, DomainData) and not (self._clean and self.protocol.corrupts):
+            wrong = f"the protocol {self.protocol.name}" if self._clean else f"corruptions={tuple(self.corruptions)}"
+            raise ValueError(
+                f"Expected `corruptions` to be ('none',), as {self.data.name} has domains of its own, and a protocol "
+                f"that visits them, but got {wrong}."
+            )
         if isinstance(self.data, CorruptedSource) and (self._clean or not self.protocol.corrupts):
             needed_by = "corruptions=('none',)" if self._clean else f"the protocol {self.protocol.name}"
             raise ValueError(f"Expected clean images for {needed_by}, but {self.data.name} has none.")
@@ -165,6 +139,8 @@ class ProtocolStream:
 
     @property
     def _names(self) -> tuple[str, ...]:
+        if isinstance(self.data, DomainData):
+            return tuple(self.data.parts)
         return ("clean",) if self._clean else tuple(self.corruptions)
 
     @property
@@ -178,13 +154,21 @@ class ProtocolStream:
         return self.protocol.domains(self._names, self.severities)
 
     @property
-    def images_per_domain(self) -> int:
-        """Number of images of each domain."""
-        return len(self.data) if self.limit is None else self.limit
+    def images_per_domain(self) -> int | dict[str, int]:
+        """Number of images of each domain, by name where they differ."""
+        if self.limit is not None:
+            return self.limit
+        if isinstance(self.data, DomainData):
+            return {name: len(part) for name, part in self.data.parts.items()}
+        return len(self.data)
 
     @cached_property
     def _plan(self) -> list[Segment]:
-        labels = self.data.labels[: self.images_per_domain]
+        labels: Labels
+        if isinstance(self.data, DomainData):
+            labels = {name: part.labels[: self.limit] for name, part in self.data.parts.items()}
+        else:
+            labels = self.data.labels[: self.limit]
         return self.protocol.plan(self._names, self.severities, labels, self.seed)
 
     @cached_property
@@ -210,16 +194,16 @@ class ProtocolStream:
         first = (index - before) * self.batch_size
         part = slice(first, first + self.batch_size)
         images = segment.images[part]
-        labels = torch.from_numpy(self.data.labels[images]).to(self.device)
+        which = None if segment.which is None or len(segment.domains) == 1 else segment.which[part]
+        labels = torch.from_numpy(self._labels(segment.domains, which, images)).to(self.device)
         reset = segment.reset and not first
         if segment.useless is not None:
             pixels = self._pixels(segment.domains[0], images)
             frames = useless_frames(segment.useless, pixels, self.seed, number, first)
             return Batch(index, segment.useless, 0, _to_floats(frames), labels, reset)
-        if segment.which is None or len(segment.domains) == 1:
+        if which is None:
             name, severity = segment.domains[0]
             return Batch(index, name, severity, _to_floats(self._pixels((name, severity), images)), labels, reset)
-        which = segment.which[part]
         alike = len({severity for _, severity in segment.domains}) == 1
         names, severities = zip(*(segment.domains[kind] for kind in which), strict=True)
         return Batch(
@@ -233,6 +217,17 @@ class ProtocolStream:
             severities,
         )
 
+    def _labels(
+        self, domains: Sequence[Domain], which: NDArray[np.int64] | None, images: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the labels of images, ``which`` of the domains each is of if there are several."""
+        if not isinstance(self.data, DomainData):
+            return self.data.labels[images]
+        of = [self.data.parts[name].labels for name, _ in domains]
+        if which is None:
+            return of[0][images]
+        return np.array([of[kind][image] for kind, image in zip(which, images, strict=True)], np.int64)
+
     def _mixed_pixels(self, domains: Sequence[Domain], which: NDArray[np.int64], images: NDArray[np.int64]) -> Tensor:
         members = [np.flatnonzero(which == kind) for kind in range(len(domains))]
         parts = [
@@ -244,23 +239,29 @@ class ProtocolStream:
 
     def _pixels(self, domain: Domain, images: NDArray[np.int64]) -> Tensor:
         """Return the corrupted bytes of these images, all of one domain."""
-        source = self.data.corrupted(*domain) if isinstance(self.data, CorruptedSource) else self.data.images
+        source = self._source(domain)
         pixels = torch.from_numpy(_read(source, images)).to(self.device)
-        if domain[0] == "clean" or isinstance(self.data, CorruptedSource):
+        if not domain[1] or isinstance(self.data, CorruptedSource):
             return pixels
         if domain[0] == "dark":
             return darken(pixels, domain[1])
         return corrupt(pixels, *domain, seed=self.seed, offset=images, table=self.table, textures=self.frost)
 
+    def _source(self, domain: Domain) -> Pixels:
+        """Return all images of a domain, before any corruption here."""
+        if isinstance(self.data, DomainData):
+            return self.data.parts[domain[0]].images
+        return self.data.corrupted(*domain) if isinstance(self.data, CorruptedSource) else self.data.images
+
     def describe(self) -> dict[str, Any]:
         """Return all that determines the stream, for the manifest of a run."""
-        pixels: Pixels
+        pixels = self._source(self.domains[0])
         seed = self.seed if self.protocol.draws_images else None
         if isinstance(self.data, CorruptedSource):
-            pixels, digest = self.data.corrupted(*self.domains[0]), self.data.corrupted_sha256(self.domains)
+            digest = self.data.corrupted_sha256(self.domains)
             made: dict[str, Any] = {"pixels": "files", "severity_table": None, "seed": seed, "frost": None}
         else:
-            pixels, digest = self.data.images, self.data.sha256()
+            digest = self.data.sha256()
             table = self.table or nearest_table(*pixels.shape[1:3])
             made = {"pixels": "generated", "severity_table": table, "seed": self.seed, "frost": self.frost}
         if self._clean or not self.protocol.corrupts:
@@ -293,6 +294,10 @@ class ProtocolStream:
             end.append("from files")
         if self.protocol.draws_images or not (stored or self._clean or not self.protocol.corrupts):
             end.append(f"seed {self.seed}")
+        if isinstance(self.data, DomainData):
+            images = sum(len(segment.images) for segment in self._plan)
+            what = f"{', '.join(self.protocol.ordered(self._names))}, {counted(images, 'image')} as they are"
+            return f"{self.protocol.kind} stream of {self.data.name}: {what}, {', '.join(end)}."
         if self._clean:
             return f"Stream of {self.data.name}: {self.images_per_domain} images as they are, {', '.join(end)}."
         levels = self.protocol.path(self.severities)
@@ -305,7 +310,7 @@ class ProtocolStream:
 
 def make_stream(
     protocol: str | Continual,
-    data: ImageSource | CorruptedSource,
+    data: ImageSource | CorruptedSource | DomainData,
     corruptions: Sequence[str] | None = None,
     severity: int | Sequence[int] = 5,
     batch_size: int = 200,
@@ -319,9 +324,9 @@ def make_stream(
 
     Args:
         protocol: One of `PROTOCOLS`, for example ``continual``, or a protocol object.
-        data: Clean test images, or corrupted ones from files.
+        data: Clean test images, corrupted ones from files, or those of several domains.
         corruptions: Names in order; None for the fifteen standard ones, ``("none",)`` for the images as they are. With
-            ``day_night`` there are none to choose.
+            ``day_night`` and with a `DomainData` there are none to choose.
         severity: 1 to 5, or several; for ``gradual`` the peak, or the way up.
         batch_size: Images in a batch.
         limit: Use only this many images of each domain.
@@ -343,7 +348,8 @@ in 3 rounds, seed 0.
         protocol = build_protocol(protocol, **options)
     elif options:
         raise ValueError(f"Expected {', '.join(options)} only with the name of a protocol, but got {protocol!r}.")
-    names = STANDARD if corruptions is None else corruptions
+    usual = ("none",) if isinstance(data, DomainData) else STANDARD
+    names = usual if corruptions is None else corruptions
     return ProtocolStream(data, names, severity, batch_size, limit, seed, device, table, protocol)
 
 

@@ -123,3 +123,8 @@ def test_any_method_can_be_chosen_for_the_streams() -> None:
     specs = EXPERIMENTS["streams"].all_specs(scaled("digits", "quick", methods=("eata",), seeds=(0,)))
     assert {spec.method for spec in specs} == {"eata"}
     assert specs[0].label == "continual-50: eata"
+
+
+def test_step_sizes_are_varied_on_any_data_set() -> None:
+    specs = EXPERIMENTS["learning-rate"].all_specs(ExperimentOptions("tiny-imagenet"))
+    assert [round(spec.config.lr, 6) for spec in specs] == [0.0003, 0.003, 0.009, 0.03, 0.09, 0.3]

@@ -9,7 +9,7 @@ from vcotta.corruptions import GROUPS
 from vcotta.experiments.paper.experiment import Experiment, ExperimentOptions, Specs, Varied
 from vcotta.experiments.paper.values import BRIER, BY_CORRUPTION, COST, NLL, ORDERS_SPREAD, PAPER
 from vcotta.experiments.streams import METHODS, stream_settings
-from vcotta.methods import configure, list_methods
+from vcotta.methods import list_methods
 from vcotta.runs.spec import RunSpec
 from vcotta.streams.protocols import ORDERS
 
@@ -97,7 +97,7 @@ def _batch_sizes(chosen: ExperimentOptions) -> list[RunSpec]:
 
 def _learning_rates(chosen: ExperimentOptions) -> list[RunSpec]:
     factors = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0)
-    usual = configure("vcotta", preset=chosen.preset, dataset=chosen.dataset).lr
+    usual = chosen.spec("usual").config.lr
     return [chosen.spec(f"lr {usual * factor:.1g}", options={"lr": usual * factor}) for factor in factors]
 
 

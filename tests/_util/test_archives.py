@@ -4,7 +4,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from vcotta.data.archives import map_array, read_members
+from vcotta._util.archives import map_array, read_members
 
 
 @pytest.mark.parametrize("form", ["", "gz", "bz2", "xz"])
