@@ -12,6 +12,7 @@ from studies.files import results_of
 from studies.markdown import listed, table
 from studies.streams.run import ABLATION
 from vcotta.experiments.streams import stream_name
+from vcotta.streams.protocols import PROTOCOLS
 
 RESULTS = results_of("streams")
 DIGITS = "digits"
@@ -68,8 +69,13 @@ def mean_errors(rows: Sequence[dict[str, Any]]) -> Cells:
 def comparison(network: str, folder: Path = RESULTS) -> tuple[list[Stream], list[str], Cells]:
     """Return a network's streams, the methods compared on them, and the errors, without the ablation."""
     cells = mean_errors([row for row in rows_of(network, folder) if row["method"] not in ABLATION])
-    streams = list(dict.fromkeys(stream for stream, _ in cells))
+    streams = sorted({stream for stream, _ in cells}, key=_place)
     return streams, list(dict.fromkeys(method for _, method in cells)), cells
+
+
+def _place(stream: Stream) -> tuple[int, float, int]:
+    """Protocols in their usual order, from random order to sorted labels and from large batches to small ones."""
+    return list(PROTOCOLS).index(stream.protocol), -(stream.delta or 0), -stream.batch_size
 
 
 def streams_text(network: str = DIGITS, folder: Path = RESULTS) -> str:
