@@ -45,7 +45,7 @@ def lines(log: io.StringIO) -> list[dict]:
 def send(service, images, count: int) -> None:
     for _ in range(count):
         service.predict(images(6), request="camera").result(10)
-    service.predict(images(1), adapt=False).result(10)  # is served when the lines of the last batch are written
+    service.make("default")[0].result(10)  # comes after the lines of the last batch
 
 
 def warn_in_steps(engine, which: set[int]) -> None:
