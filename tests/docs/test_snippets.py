@@ -31,6 +31,7 @@ NEEDS = {
 TESTED_ELSEWHERE = {
     "docs/tutorials": "the tests of the tutorials run their scripts",
     "docs/how-to/add-a-method.md": "tests/test_add_a_method.py",
+    "docs/operations/streams.md": "tests/serve/test_oip.py asks a real server in this way",
 }
 """Python that other tests run."""
 

@@ -7,6 +7,8 @@ import pytest
 from vcotta.bayes import save_warmed, to_variational
 from vcotta.experiments import build
 from vcotta.experiments.paper.experiment import Experiment
+from vcotta.runs.spec import RunSpec
+from vcotta.streams.protocols import PROTOCOLS
 
 
 @pytest.fixture
@@ -32,12 +34,12 @@ def _no_warm_up(model, *_, path, **__):
 
 @pytest.fixture
 def on():
-    """Return an experiment with its runs on fewer corruptions."""
+    """Return an experiment with its runs on fewer corruptions, but for protocols that have their own."""
 
     def make(experiment: Experiment, *corruptions: str) -> Experiment:
-        return replace(
-            experiment,
-            specs=lambda chosen: [replace(spec, corruptions=corruptions) for spec in experiment.specs(chosen)],
-        )
+        def fewer(spec: RunSpec) -> RunSpec:
+            return replace(spec, corruptions=corruptions) if PROTOCOLS[spec.protocol].corrupts else spec
+
+        return replace(experiment, specs=lambda chosen: [fewer(spec) for spec in experiment.specs(chosen)])
 
     return make

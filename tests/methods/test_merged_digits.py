@@ -51,7 +51,7 @@ def test_merged_halves_come_near_to_the_whole_and_noise_is_refused_or_outvoted(t
     draws = torch.Generator().manual_seed(0)
     noise = learned([torch.rand(50, 3, 32, 32, generator=draws) for _ in range(30)])
     harm = error(alone(noise)) - merged
-    assert harm > 5
+    assert harm > 3
     refused = merge_states([first, noise, second])
     assert refused.refused == [1]
     assert error(refused.state) == merged

@@ -173,3 +173,10 @@ def test_arrays_are_served_while_every_decoder_is_busy(service, npy, images) -> 
         decoders._free.get()
     array = npy(torch.rand(3, 3, 8, 8))
     assert client.post("/v1/predict", content=array, headers={"Content-Type": "application/x-npy"}).status_code == 200
+
+
+def test_an_application_that_was_stopped_can_be_started_again(service) -> None:
+    app = create_app(service)
+    for _ in range(2):
+        with TestClient(app) as client:
+            assert client.get("/healthz").status_code == 200

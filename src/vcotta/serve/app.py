@@ -54,7 +54,7 @@ def create_app(service: Service, tokens: Tokens | str | None = None, name: str =
         redirect_slashes=False,  # a redirect would repeat the Host header, which the client chooses
     )
     app.state.service, app.state.auth = service, Auth(tokens)
-    app.state.decoders = Decoders(service.limits.decode_seconds, service.limits.requests)
+    app.state.decoders = _decoders(service)
     app.state.admission = Admission(service.limits.requests)
     handle_errors(app)
     app.add_api_route("/", _status, include_in_schema=False, response_class=HTMLResponse)
@@ -97,10 +97,15 @@ def create_app(service: Service, tokens: Tokens | str | None = None, name: str =
 
 @asynccontextmanager
 async def _decoding(app: FastAPI) -> AsyncIterator[None]:
-    """Start decoding processes with the server, and end them with it."""
+    """Start decoding processes with the server, and end them with it; it may be started again."""
     app.state.decoders.start()
     yield
     app.state.decoders.close()
+    app.state.decoders = _decoders(app.state.service)
+
+
+def _decoders(service: Service) -> Decoders:
+    return Decoders(service.limits.decode_seconds, service.limits.requests)
 
 
 async def _predict(
