@@ -85,6 +85,7 @@ class Stream:
         comparison: Whether it seems to do worse than the source network.
         pinned: Whether it answers as the source network and does not adapt.
         closing: Whether it is about to be deleted.
+        outlier: Whether the latest merge refused it, as it learned something else than the others.
         used: When it was last served, by `time.monotonic`.
     """
 
@@ -93,7 +94,7 @@ class Stream:
         self.queue: deque[Job] = deque()
         self.waiting = self.batches = 0
         self.diversity, self.comparison = DiversityEvent(), Comparison()
-        self.closing = False
+        self.closing = self.outlier = False
         self.used = 0.0
         folder = engine.store.folder
         self.pinned = folder is not None and (folder / _PINNED).exists()
@@ -101,11 +102,16 @@ class Stream:
     @property
     def flagged(self) -> bool:
         """Whether the stream seems to do worse than the source; a pinned one does what the source does."""
-        return not self.pinned and bool(self.comparison.flags())
+        return bool(self.signs)
+
+    @property
+    def signs(self) -> list[str]:
+        """By which signs the stream is flagged, see `Comparison.flags`; ``outlier`` besides."""
+        return [] if self.pinned else [*self.comparison.flags(), *["outlier"] * self.outlier]
 
     def forget(self) -> None:
         """Forget what was noted of the stream before a reset."""
-        self.diversity, self.comparison = DiversityEvent(), Comparison()
+        self.diversity, self.comparison, self.outlier = DiversityEvent(), Comparison(), False
 
     def pin(self, pinned: bool) -> None:
         """Pin the stream to the source network, or release it; a restart does not change that."""
