@@ -69,9 +69,8 @@ def test_merged_streams_answer_as_adapters_with_the_merged_state(tmp_path, image
 
 def test_a_failed_step_after_a_merge_is_undone_to_the_merged_state(vcotta_bundle, images) -> None:
     with start(vcotta_bundle) as service:
-        for name in "ab":
-            send(service, images, name, range(2))
-        send(service, images, "a", range(2, 3))
+        for place, name in enumerate("ab"):
+            send(service, images, name, range(place, place + 2))
         merge(service)
         engine, (before,) = service.find("a").engine, states(service, "a")
         with pytest.raises(ZeroDivisionError):
@@ -113,6 +112,26 @@ def test_a_poisoned_stream_among_four_is_refused_flagged_and_keeps_its_own_state
         assert [service.metrics.total(name) for name in ("merges", "merge_refusals", "merge_failures")] == [1, 1, 0]
         service.reset("bad").result(10)
         assert not bad.flagged
+
+
+def test_a_stream_that_goes_on_alone_after_a_merge_is_no_outlier_and_those_that_rest_take_what_others_learn(
+    vcotta_bundle, tmp_path, images
+) -> None:
+    names = ("a", "b", "c", "d", "e")
+    with start(vcotta_bundle, tmp_path / "state") as service:
+        for place, name in enumerate(names):
+            send(service, images, name, range(place, place + 2))
+        assert merge(service)["merged"] == [*names]
+        send(service, images, "a", range(10, 11))
+        with pytest.raises(RefusedError, match=r"since they were last merged, .* but got 1"):
+            merge(service)
+    with start(vcotta_bundle, tmp_path / "state") as service:
+        send(service, images, "b", range(11, 12))
+        before = states(service, *names)
+        outcome = merge(service)
+        assert (outcome["merged"], outcome["refused"]) == ([*names], [])
+        expected = merge_states(before[:2]).state["networks"]
+        assert all(same_state(state["networks"], expected) for state in states(service, *names))
 
 
 def test_pinned_streams_and_those_of_other_names_neither_give_nor_take(vcotta_bundle, images) -> None:
@@ -159,8 +178,8 @@ def test_a_merge_whose_second_state_cannot_be_written_changes_nothing(
 
 def test_a_stream_that_cannot_be_read_is_left_out(vcotta_bundle, tmp_path, images) -> None:
     with start(vcotta_bundle, tmp_path / "state") as service:
-        for name in "abc":
-            send(service, images, name, range(2))
+        for place, name in enumerate("abc"):
+            send(service, images, name, range(place, place + 2))
     for path in (tmp_path / "state" / "streams" / "c" / "checkpoints").iterdir():
         path.write_bytes(b"nonsense")
     with start(vcotta_bundle, tmp_path / "state") as service:
@@ -175,8 +194,8 @@ def test_one_stream_or_another_method_cannot_be_merged(vcotta_bundle, bundle, im
             merge(service)
         assert refused.value.status == 409
     with start(bundle) as service:
-        for name in "ab":
-            send(service, images, name, range(1))
+        for place, name in enumerate("ab"):
+            send(service, images, name, range(place, place + 1))
         with pytest.raises(RefusedError, match="of tent"):
             merge(service)
     with pytest.raises(ValueError, match="Leave `--merge-every` out"):
@@ -203,8 +222,8 @@ def test_a_periodic_merge_that_fails_is_counted_and_requests_are_still_served(
 
     monkeypatch.setattr("vcotta.serve.merging.merge_states", fails)
     with start(vcotta_bundle, merging=MergeRule(every=0.05)) as service:
-        for name in "ab":
-            send(service, images, name, range(2))
+        for place, name in enumerate("ab"):
+            send(service, images, name, range(place, place + 2))
         until = time.monotonic() + 10
         while not service.metrics.total("merge_failures") and time.monotonic() < until:
             time.sleep(0.02)

@@ -175,15 +175,15 @@ def test_an_odd_file_of_tokens_is_refused(tmp_path, content, reason) -> None:
         read_tokens(path)
 
 
-def test_the_operator_has_streams_merged_and_is_told_why_they_cannot_be(bundle, array, tmp_path) -> None:
+def test_the_operator_has_streams_merged_and_is_told_why_they_cannot_be(array, npy, images, tmp_path) -> None:
     tokens = {name: hash_token(token) for name, token in TOKENS.items()}
     options = {"views": 1, "statistics": "batch", "label_prior": False}
     with Service(small_bundle("vcotta", **options), state=tmp_path / "state", wait=0.0) as service:
         client = TestClient(create_app(service, tokens), raise_server_exceptions=False)
         refused = client.post("/v1/merge", headers=bearer(ALL))
         assert (refused.status_code, "at least two streams" in refused.json()["detail"]) == (409, True)
-        for name in "ab":
-            client.post(f"/v1/streams/{name}/predict", content=array, headers=NPY | bearer(name))
+        for name, content in (("a", array), ("b", npy(images(6, 1)))):
+            client.post(f"/v1/streams/{name}/predict", content=content, headers=NPY | bearer(name))
         merged = client.post("/v1/merge", headers=bearer(ALL)).json()
         assert (merged["merged"], merged["left_out"]) == (["a", "b"], ["default"])
         assert client.get("/v1/streams/a").json()["changes"] == 2

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from vcotta._util.tensorfile import read_state
+from vcotta._util.tensorfile import read_state, tensors_sha256
 from vcotta._util.validation import Positive, Settings
 from vcotta.methods import find_method
 from vcotta.methods.merging import Merged, merge_states, with_learned
@@ -43,7 +43,8 @@ class MergeOutcome:
     """What a merge did, by names of streams.
 
     Attributes:
-        merged: Streams that gave and took what they had learned.
+        merged: Streams that have the merged state now; those among them that learned something since they were last
+            merged gave it.
         refused: Streams that learned something else than the others; they keep their states.
         left_out: Streams of the pattern that are pinned, flagged, about to be deleted, have not adapted, or whose
             states cannot be read.
@@ -62,6 +63,9 @@ class Merging:
     Every state is first on the disk, and is read from there in parts, so that sleeping streams are not woken. The
     streams get the merged state as a new checkpoint each, and only if all of these could be written they continue from
     them: a merge that fails changes nothing.
+
+    Streams whose networks are equal have learned nothing since they were merged. They take and do not give: beside
+    many equal ones any other would seem to be an outlier.
 
     Args:
         streams: The streams.
@@ -135,22 +139,22 @@ class Merging:
                 state = _read(path, stream)
                 if state is not None and state["counters"]["steps"] > 0:
                     files[stream.name], states[stream.name] = path, state
-        if len(states) < 2:
+        names = _with_news(states)
+        if len(names) < 2:
             raise RefusedError(
                 409,
-                f"Expected at least two streams that have adapted, with names like {self._rule.streams!r} and neither "
-                f"pinned nor flagged, but got {len(states)}.",
+                f"Expected at least two streams that have adapted since they were last merged, with names like "
+                f"{self._rule.streams!r} and neither pinned nor flagged, but got {len(names)}.",
             )
-        names = list(states)
         try:
-            found = merge_states(list(states.values()), names=names)
+            found = merge_states([states[name] for name in names], names=names)
         except ValueError as error:
             raise RefusedError(409, f"The streams cannot be merged: {error}") from error
         refused = [names[place] for place in found.refused]
         takers = [one for one in chosen if one.name in states and one.name not in refused]
         _give(takers, states, files, found)
         for stream in chosen:
-            if stream.name in states:
+            if stream.name in names:
                 _note(stream, stream.name in refused)
         self._versions = {stream.name: stream.engine.changes for stream in chosen}
         left_out = [one.name for one in chosen if one.name not in states]
@@ -180,6 +184,16 @@ def _read(path: Path, stream: Stream) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         _log.warning("The stream %s is not merged, as its state cannot be read: %s", stream.name, error)
         return None
+
+
+def _with_news(states: dict[str, dict[str, Any]]) -> list[str]:
+    """The names of states whose networks no other has."""
+    digests = {
+        name: [tensors_sha256(net) for role, net in sorted(state["networks"].items()) if role != "start"]
+        for name, state in states.items()
+    }
+    all_digests = list(digests.values())
+    return [name for name, digest in digests.items() if all_digests.count(digest) == 1]
 
 
 def _give(takers: list[Stream], states: dict[str, dict[str, Any]], files: dict[str, Path], found: Merged) -> None:

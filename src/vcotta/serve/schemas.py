@@ -178,7 +178,7 @@ class StreamChange(BaseModel):
 class MergeResponse(BaseModel):
     """What a merge did, by names of streams."""
 
-    merged: list[str] = Field(description="Streams that gave and took what they had learned.")
+    merged: list[str] = Field(description="Streams that have the merged state now.")
     refused: list[str] = Field(description="Streams that learned something else than the others, and did not change.")
     left_out: list[str] = Field(
         description="Streams that are pinned, flagged or being deleted, have not adapted, or cannot be read."
