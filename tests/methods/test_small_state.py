@@ -16,9 +16,9 @@ from vcotta.bayes import gaussian_kl, kl_divergence, mixture_kl_bound, variation
 from vcotta.methods import VCoTTA, VCoTTAConfig
 from vcotta.methods import state as state_module
 from vcotta.methods.class_mix import recorded_settings
-from vcotta.methods.guard import _pull
 from vcotta.methods.parts.layers import normalisation_and_classifier
 from vcotta.methods.parts.mean_teacher import update_teacher
+from vcotta.methods.probe import pull
 from vcotta.runs.checkpoints import KIND, restore, save_checkpoint
 
 LEARNS = {"norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias"}
@@ -173,7 +173,7 @@ def test_the_guard_pulls_what_adapts_and_leaves_the_rest(tiny, images) -> None:
     frozen = {id(t): t.clone() for t in adapter.frozen()}
     student, start = adapter.networks["student"].fc, adapter.start.fc
     expected = torch.lerp(student.weight, start.weight, 0.25)
-    assert _pull(adapter, 0.25)
+    assert pull(adapter, 0.25)
     assert torch.allclose(student.weight, expected)
     assert all(torch.equal(t, frozen[id(t)]) for t in adapter.frozen())
 

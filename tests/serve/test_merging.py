@@ -16,7 +16,6 @@ from vcotta.serve.engine import predicted
 from vcotta.serve.merging import MergeRule
 from vcotta.serve.requests import RefusedError
 from vcotta.serve.service import Service
-from vcotta.serve.streams import StreamLimits
 
 from .conftest import same_state, small_bundle
 
@@ -229,26 +228,3 @@ def test_a_periodic_merge_that_fails_is_counted_and_requests_are_still_served(
             time.sleep(0.02)
         assert service.metrics.total("merge_failures")
         assert service.predict(images(6), stream="a").result(10).step == 3
-
-
-def test_small_states_are_a_small_share_of_whole_ones_and_come_back_from_the_disk_and_from_an_export(
-    tmp_path, images
-) -> None:
-    from vcotta import load
-
-    whole, small = Adapters(variational("all")), variational("norm")
-    each = Adapters(small).state_bytes
-    assert each < whole.state_bytes / 4
-    with start(small) as roomy:
-        expected = [send(roomy, images, name, range(3)) for name in "ab"]
-    with start(small, tmp_path / "state", streams=StreamLimits(memory=each)) as service:
-        found = {name: [] for name in "ab"}
-        for seed in range(3):
-            for name in "ab":
-                found[name] += send(service, images, name, range(seed, seed + 1))
-        assert service.streams.evictions > 3
-        for name, answers in zip("ab", expected, strict=True):
-            assert all(map(torch.equal, found[name], answers))
-        service.export("a", tmp_path / "a.safetensors").result(10)
-        kept = load(tmp_path / "a.safetensors", Adapters(small).source.start)
-        assert torch.equal(kept(images(6, 9)).double().exp(), send(service, images, "a", range(9, 10))[0])
