@@ -228,3 +228,17 @@ def test_a_periodic_merge_that_fails_is_counted_and_requests_are_still_served(
             time.sleep(0.02)
         assert service.metrics.total("merge_failures")
         assert service.predict(images(6), stream="a").result(10).step == 3
+
+
+def test_the_command_says_that_streams_of_another_method_cannot_be_merged(command, bundle_path, tmp_path) -> None:
+    options = ("--state", str(tmp_path / "state"), "--merge-every", "60", "--merge", "north-*")
+    code, _, error = command("serve", str(bundle_path), *options)
+    assert (code, "Leave `--merge-every` out" in " ".join(error.split())) == (2, True), error
+
+
+def test_the_command_gives_the_service_the_rule_of_merges(command, bundle_path, tmp_path, monkeypatch) -> None:
+    given = []
+    monkeypatch.setattr("vcotta.serve.service.Service", lambda *_, **options: given.append(options["merging"]) or 1 / 0)
+    code, _, _ = command("serve", str(bundle_path), "--merge-every", "60", "--merge", "north-*")
+    assert code != 0
+    assert given == [MergeRule(60.0, "north-*")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from dataclasses import asdict, dataclass
@@ -55,6 +56,10 @@ class MergeOutcome:
     refused: list[str]
     left_out: list[str]
     seconds: float
+
+    def as_json(self) -> bytes:
+        """Return the body of an answer, see `vcotta.serve.schemas.MergeResponse`."""
+        return json.dumps(asdict(self)).encode()
 
 
 class Merging:

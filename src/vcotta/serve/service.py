@@ -6,14 +6,13 @@ not on the clock, and never on what other streams are sent.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -222,8 +221,7 @@ class Service:
         """Merge what streams have learned, in turn; the answer's body is a `MergeOutcome`. Errors as for `predict`."""
 
         def merge(stream: Stream) -> Served:
-            outcome = asdict(self._merging.run())
-            return replace(nothing_served(stream.engine.changes), body=json.dumps(outcome).encode())
+            return replace(nothing_served(stream.engine.changes), body=self._merging.run().as_json())
 
         return self._act(DEFAULT, merge)[0]
 
