@@ -1,4 +1,4 @@
-"""The sentences on a fleet under load."""
+"""The sentences on a fleet under load, and the table of throughput."""
 
 from __future__ import annotations
 
@@ -56,4 +56,44 @@ def fleet_text() -> str:
     return f"{table(['', ''], rows)}\n\n{about}"
 
 
-TABLES: dict[str, Callable[[], str]] = {"fleet": fleet_text}
+def throughput_text() -> str:
+    """Return how many images a server adapts to in a second, by the number of streams and what is trained."""
+    found = read_result("fleet", "throughput.json")
+    rows = [
+        (
+            row["streams"],
+            f"`{row['trains']}`",
+            f"{row['images_a_second']:.0f}",
+            f"{row['cpu_ms_an_image']:.1f}",
+            f"{row['seconds_p50']:.2f}",
+            f"{row['seconds_p99']:.2f}",
+            f"{row['state_bytes'] / 1024:.0f}",
+            row["states_in_memory"],
+            row["states_loaded"],
+            "" if row["merged"] is None else f"{row['merged']} in {row['seconds_to_merge']:.1f} s",
+        )
+        for row in found["rows"]
+    ]
+    headings = (
+        "streams",
+        "`trains`",
+        "images / s",
+        "CPU ms an image",
+        "p50, s",
+        "p99, s",
+        "KiB a state",
+        "states in memory",
+        "loads",
+        "merged",
+    )
+    before, after = found["load_average"]
+    about = (
+        f"{found['images_a_request']} digits a request, VCoTTA with eight views, one torch thread, "
+        f"{found['memory_mib']} MiB for states, in one process without HTTP; {found['machine']}, load average "
+        f"{before:g} before and {after:g} after, as others used the machine; {found['minutes']:g} minutes; torch "
+        f"{found['versions']['torch']} (`studies/fleet/run_throughput.py`)."
+    )
+    return f"{table(headings, rows, left=2)}\n\n{about}"
+
+
+TABLES: dict[str, Callable[[], str]] = {"fleet": fleet_text, "fleet_throughput": throughput_text}

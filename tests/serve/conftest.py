@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vcotta import build_adapter
+from vcotta import build_adapter, to_variational
+from vcotta.methods import find_method
 from vcotta.models import build_network
 from vcotta.serve import Bundle, Preprocess, load_bundle, make_bundle, save_bundle
 from vcotta.serve.service import Service
@@ -19,14 +20,15 @@ from vcotta.serve.service import Service
 NAMES = ("ant", "bee", "cat", "dog")
 
 
-def small_bundle(method: str = "tent", **options: float) -> Bundle:
+def small_bundle(method: str = "tent", **options: object) -> Bundle:
     """A bundle of a network with four classes for images of 8 x 8."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         net = build_network("wrn-10-1", 4, base=4)
         net.train()
         net(torch.rand(64, 3, 8, 8))
-    adapter = build_adapter(method, net.eval(), **options)
+    started = to_variational(net.eval()) if find_method(method).needs_variational else net.eval()
+    adapter = build_adapter(method, started, **options)
     return make_bundle(adapter, "wrn-10-1", NAMES, Preprocess(8), batch_size=6, base=4)
 
 

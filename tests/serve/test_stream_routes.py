@@ -14,6 +14,9 @@ from fastapi.testclient import TestClient
 from vcotta import load
 from vcotta.serve.app import create_app
 from vcotta.serve.auth import ALL, hash_token, read_tokens
+from vcotta.serve.service import Service
+
+from .conftest import small_bundle
 
 NPY = {"Content-Type": "application/x-npy"}
 TOKENS = {ALL: "the-token-of-the-operator", "a": "the-token-of-stream-a", "b": "the-token-of-stream-b"}
@@ -87,7 +90,7 @@ def test_the_token_of_a_stream_opens_no_other_and_none_of_the_operators_doors(cl
             assert act("a", headers).status_code == 401, name
         expected = 401 if name in ("pin", "unpin", "delete") else 200
         assert act("a", bearer("a")).status_code == expected, name
-    for path in ("/v1/predict", "/v1/reset"):
+    for path in ("/v1/predict", "/v1/reset", "/v1/merge"):
         assert client.post(path, content=array, headers=NPY | bearer("a")).status_code == 401
     assert client.get("/v1/streams/b").json()["changes"] == 0
     assert client.get("/v1/state").json()["changes"] == 0
@@ -170,3 +173,18 @@ def test_an_odd_file_of_tokens_is_refused(tmp_path, content, reason) -> None:
     path.write_text(content)
     with pytest.raises(ValueError, match=reason):
         read_tokens(path)
+
+
+def test_the_operator_has_streams_merged_and_is_told_why_they_cannot_be(array, npy, images, tmp_path) -> None:
+    tokens = {name: hash_token(token) for name, token in TOKENS.items()}
+    options = {"views": 1, "statistics": "batch", "label_prior": False}
+    with Service(small_bundle("vcotta", **options), state=tmp_path / "state", wait=0.0) as service:
+        client = TestClient(create_app(service, tokens), raise_server_exceptions=False)
+        refused = client.post("/v1/merge", headers=bearer(ALL))
+        assert (refused.status_code, "at least two streams" in refused.json()["detail"]) == (409, True)
+        for name, content in (("a", array), ("b", npy(images(6, 1)))):
+            client.post(f"/v1/streams/{name}/predict", content=content, headers=NPY | bearer(name))
+        merged = client.post("/v1/merge", headers=bearer(ALL)).json()
+        assert (merged["merged"], merged["left_out"]) == (["a", "b"], ["default"])
+        assert client.get("/v1/streams/a").json()["changes"] == 2
+        assert client.post("/v1/merge?streams=a", headers=bearer(ALL)).status_code == 422

@@ -71,6 +71,18 @@ def test_states_in_memory_are_bounded_and_the_longest_unused_goes_first(bundle, 
         assert [stream.name for stream in service.list_streams() if stream.engine.awake] == ["a", "d"]
 
 
+def test_while_all_streams_wait_some_states_stay_in_memory_for_their_next_turn(bundle, tmp_path, images) -> None:
+    limits = StreamLimits(memory=3 * Adapters(bundle).state_bytes)
+    with Service(bundle, state=tmp_path / "state", streams=limits, wait=0.0) as service:
+        go = held(service)
+        done = [service.predict(images(6), stream=name) for _ in range(4) for name in "abcd"]
+        go.set()
+        for future in done:
+            future.result(10)
+        # Of the sixteen batches each would load a state if the longest unused went first.
+        assert service.streams.loads < 14
+
+
 def test_a_memory_below_one_state_is_refused(bundle) -> None:
     with pytest.raises(ValueError, match="hold the state of one stream"):
         Service(bundle, streams=StreamLimits(memory=10))

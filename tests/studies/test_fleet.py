@@ -8,11 +8,14 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 pytest.importorskip("httpx", reason="httpx is not installed")
 
 from studies.fleet import run as script
-from vcotta import build_adapter
+from studies.fleet import run_throughput
+from studies.fleet.picture import draw_throughput
+from studies.fleet.table import throughput_text
+from vcotta import build_adapter, to_variational
 from vcotta.models.wide_resnet import digits_network
 from vcotta.serve import Preprocess, make_bundle, save_bundle
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 @pytest.fixture
@@ -25,6 +28,7 @@ def bundle(tmp_path):
     return tmp_path / "a.bundle"
 
 
+@pytest.mark.slow
 def test_a_small_fleet_has_no_wrong_answer_and_continues_after_a_kill(bundle, monkeypatch) -> None:
     found = script.fleet(bundle, 4, 0.1, 1, 1.0)
     assert (found["wrong"], found["server_errors"], found["exit_code"]) == ([], 0, 0)
@@ -32,6 +36,7 @@ def test_a_small_fleet_has_no_wrong_answer_and_continues_after_a_kill(bundle, mo
     assert found["states_put_to_disk"] > 0
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_not_the_streams_own_is_found(bundle, tmp_path) -> None:
     images = script.Images(2)
     with script.Service(script.load_bundle(bundle), wait=0.0) as service:
@@ -39,3 +44,23 @@ def test_an_answer_that_is_not_the_streams_own_is_found(bundle, tmp_path) -> Non
     found = script.json.loads(script.body_of(served, service.bundle.class_names, True))
     assert script.check(bundle, images, 1, [(0, found)], 0, 1) == []
     assert len(script.check(bundle, images, 0, [(0, found)], 0, 1)) == 1
+
+
+@pytest.mark.slow
+def test_throughput_counts_the_answers_after_the_first_of_each_stream(tmp_path) -> None:
+    adapter = build_adapter("vcotta", to_variational(digits_network(0)), views=1, trains="norm")
+    names = [str(label) for label in range(10)]
+    made = make_bundle(adapter, "wrn-10-1", names, Preprocess(32), batch_size=8, base=8, stem_stride=2)
+    save_bundle(made, tmp_path / "a.bundle")
+    row = run_throughput.measure(tmp_path / "a.bundle", 3, 7, 64)
+    assert (row["trains"], row["streams"], row["answers"], row["states_loaded"]) == ("norm", 3, 9, 3)
+    assert 0 < row["seconds_p50"] <= row["seconds_p99"]
+    assert row["merged"] >= 2
+
+
+def test_throughput_is_drawn_for_every_number_of_streams(tmp_path) -> None:
+    draw_throughput(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    rows = [line.split(" | ")[:2] for line in throughput_text().splitlines()[2:10]]
+    assert [row[0].strip("| ") for row in rows] == ["1", "1", "10", "10", "50", "50", "200", "200"]
+    assert [row[1] for row in rows] == ["`all`", "`norm`"] * 4

@@ -145,6 +145,13 @@ def serve(
         int | None,
         typer.Option(help="MiB for the states of streams; the others are on the disk. Default: 2048, or two states."),
     ] = None,
+    merge_every: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Merge what streams have learned so often. Default: never.", min=1),
+    ] = None,
+    merge: Annotated[
+        str, typer.Option(metavar="PATTERN", help="Names of the streams to merge; pinned and flagged ones are not.")
+    ] = "*",
     max_waiting: Annotated[int, typer.Option(help="Most images of all streams that may wait.", min=1)] = 4096,
     name: Annotated[str, typer.Option(help="Name of the model in the Open Inference Protocol.")] = "vcotta",
     trust: Annotated[
@@ -172,6 +179,7 @@ def serve(
         from vcotta.serve.app import create_app
         from vcotta.serve.auth import check_exposure, read_tokens
         from vcotta.serve.logs import log_to
+        from vcotta.serve.merging import MergeRule
         from vcotta.serve.requests import Limits
         from vcotta.serve.server import listen, run_app
         from vcotta.serve.service import Service
@@ -205,6 +213,7 @@ def serve(
         pool=pool,
         wait=wait_ms / 1000,
         checkpoint_seconds=checkpoint_seconds,
+        merging=MergeRule(merge_every, merge),
         runtime=runtime_for(device, precision),
         trusted=trust,
     )

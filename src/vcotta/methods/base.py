@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
+from vcotta._util.tensorfile import tensors_sha256
 from vcotta.bayes import is_variational
 from vcotta.methods.card import Declared
 from vcotta.methods.class_mix import ClumpWarning, StreamSettings, effective_classes
@@ -91,6 +92,7 @@ class Adapter(Declared, Passes, ABC):
     signals: dict[str, float]
     steps: int
     skipped: int
+    _shared_prepared: str | None
     _rng: OwnRng
     _recent: Tensor
     _label_prior: LabelPrior | None
@@ -138,7 +140,7 @@ class Adapter(Declared, Passes, ABC):
         self._accepted: dict[tuple[int, ...], int] = {}  # classes by shape of the images
         self._notes = {}
         self._fixed_shape: tuple[int, ...] | None = None
-        self.prepared = {}
+        self.prepared, self._shared_prepared = {}, None
         self.world = World()
         self.reset()
 
@@ -201,10 +203,15 @@ class Adapter(Declared, Passes, ABC):
         self.adopt(self.prepared | as_probe(self, images, labels, classes))
 
     @_exclusive
-    def adopt(self, prepared: dict[str, Tensor]) -> None:
-        """Start anew with ``prepared`` of another adapter of this method and network."""
+    def adopt(self, prepared: dict[str, Tensor], *, share: bool = False) -> None:
+        """Start anew with ``prepared`` of another adapter of this method and network.
+
+        With ``share`` the tensors are not copied, so that many adapters hold them once, and states have only a hash.
+        """
         check_probe(prepared)
-        self.prepared = self.placed({name: tensor.detach() for name, tensor in prepared.items()})
+        detached = {name: tensor.detach() for name, tensor in prepared.items()}
+        self.prepared = detached if share else self.placed(detached)
+        self._shared_prepared = tensors_sha256(detached) if share else None
         self.reset()
 
     @_exclusive

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from vcotta._util.tensorfile import weights_sha256
+from vcotta._util.tensorfile import tensors_sha256, weights_sha256
 from vcotta.methods.class_mix import earlier_settings
 from vcotta.methods.probe import check_probe
 from vcotta.nn.inputs import other_shape
@@ -29,18 +29,18 @@ def adapter_state(adapter: Adapter, clone: bool = True, source: bool = False) ->
     """Return everything a resumed stream needs, as tensors, numbers and text.
 
     Of networks that share `Adapter.frozen` tensors with the source it has the others, and of the source the same ones
-    with a hash of all its tensors as ``source``.
+    with a hash of all its tensors as ``source``. Of ``prepared`` tensors that adapters share it has only a hash.
 
     Args:
         adapter: The adapter.
         clone: Whether to copy the tensors. Without, the state is valid until the next step, enough to write a file.
-        source: Whether it holds the frozen tensors, too, so that an adapter with any source of this architecture can
-            load it.
+        source: Whether it holds the frozen and shared tensors, too, so that an adapter with any source of this
+            architecture can load it.
     """
     whole = source or not adapter.frozen()
     networks = {"start": dict(adapter.start.state_dict()) if whole else _own(adapter, adapter.start)}
     networks |= {role: _own(adapter, net) for role, net in adapter.networks.items()}
-    shape = adapter._compiled_shape
+    shape, shared = adapter._compiled_shape, adapter._shared_prepared
     optimizer = None if adapter.optimizer is None else adapter.optimizer.state_dict()
 
     def copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -53,7 +53,7 @@ def adapter_state(adapter: Adapter, clone: bool = True, source: bool = False) ->
         "networks": {role: copied(tensors) for role, tensors in networks.items()},
         "optimizer": copy.deepcopy(optimizer) if clone else optimizer,
         "memory": copied(adapter.memory),
-        "prepared": copied(adapter.prepared),
+        "prepared": copied(adapter.prepared if source or shared is None else {}),
         "rng": adapter._rng.state_dict(),
         "compiled_shape": None if shape is None else list(shape),
         "counters": {"steps": adapter.steps, "skipped": adapter.skipped},
@@ -63,7 +63,11 @@ def adapter_state(adapter: Adapter, clone: bool = True, source: bool = False) ->
         "label_prior": None if adapter._label_prior is None else adapter._label_prior.state_dict(),
         "clumps": adapter._clumps.state_dict(),
     }
-    return state if whole else state | {"source": source_sha256(adapter)}
+    if not whole:
+        state["source"] = source_sha256(adapter)
+    if not source and shared is not None:
+        state["prepared_sha256"] = shared
+    return state
 
 
 def source_sha256(adapter: Adapter) -> str:
@@ -84,6 +88,7 @@ def _own(adapter: Adapter, net: nn.Module) -> dict[str, Tensor]:
 def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
     """Continue from an `adapter_state`; raise ValueError, changing nothing, if it is of another method or network."""
     _check_origin(adapter, state)
+    keeps_prepared = _has_same_prepared(adapter, state)
     before = adapter_state(adapter) if state["prepared"] and not adapter.prepared else None
     if before is not None:
         adapter.adopt(state["prepared"])  # networks and optimiser may depend on it
@@ -104,7 +109,9 @@ def load_adapter_state(adapter: Adapter, state: dict[str, Any]) -> None:
         net.load_state_dict(state["networks"][role], strict=False)  # checked above
     if adapter.optimizer is not None:
         load_optimizer(adapter.optimizer, state["optimizer"])
-    adapter.memory, adapter.prepared = adapter.placed(state["memory"]), adapter.placed(state["prepared"])
+    adapter.memory = adapter.placed(state["memory"])
+    if not keeps_prepared:
+        adapter.prepared, adapter._shared_prepared = adapter.placed(state["prepared"]), None
     saved = state["compiled_shape"]
     adapter._compiled_shape = adapter._fixed_shape or (tuple(saved) if saved else None)
     adapter.seed = state["seed"]
@@ -143,10 +150,21 @@ def _same_tensors(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
     return all(torch.equal(tensor.cpu(), other.cpu()) for tensor, other in pairs)
 
 
+def _has_same_prepared(adapter: Adapter, state: dict[str, Any]) -> bool:
+    """Whether the adapter shares the state's ``prepared`` tensors; ValueError if the state leaves out others."""
+    ours, theirs = adapter._shared_prepared, state.get("prepared_sha256")
+    if theirs is not None and theirs != ours:
+        raise ValueError(
+            "The state leaves out what was prepared on source data or the probe, and this adapter has others or none. "
+            "Use the bundle it was made with."
+        )
+    return ours is not None and ours in (theirs, tensors_sha256(state["prepared"]))
+
+
 def _check_origin(adapter: Adapter, state: dict[str, Any]) -> None:
     """Raise unless ``state`` is complete and of this method with these settings and this guard."""
     name, guard = adapter.name, None if adapter.guard is None else asdict(adapter.guard)
-    later = {"statistics", "label_prior", "clumps", "source"}  # not in states made before these existed
+    later = {"statistics", "label_prior", "clumps", "source", "prepared_sha256"}  # not in all, or not in older states
     if missing := adapter_state(adapter, clone=False).keys() - state.keys() - later:
         raise ValueError(f"Expected an adapter's state, but {', '.join(sorted(missing))} is missing from it.")
     if state["method"] != name:

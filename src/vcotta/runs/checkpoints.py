@@ -71,9 +71,15 @@ def identity(manifest: Mapping[str, object]) -> dict[str, Any]:
 
 
 def save_checkpoint(
-    folder: Path, manifest: Mapping[str, object], adapter: Adapter, batches: int, files: dict[str, Mark]
+    folder: Path,
+    manifest: Mapping[str, object],
+    adapter: Adapter | Mapping[str, Any],
+    batches: int,
+    files: dict[str, Mark],
 ) -> None:
     """Write a checkpoint after ``batches`` batches into a run's folder, then remove all but the newest two.
+
+    ``adapter`` is an adapter, or a state of one.
 
     Raises:
         OSError: It cannot be written; the earlier ones are kept.
@@ -82,7 +88,7 @@ def save_checkpoint(
     if not place.is_dir():
         place.mkdir()
         sync_folder(folder)
-    state = adapter_state(adapter, clone=False)
+    state = adapter if isinstance(adapter, Mapping) else adapter_state(adapter, clone=False)
     content = {"run": identity(manifest), "batches": batches, "files": files, "adapter": state}
     write_state(place / f"{batches}.safetensors", KIND, content)
     for path in _newest_first(place)[GENERATIONS:]:

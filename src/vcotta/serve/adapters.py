@@ -1,4 +1,4 @@
-"""Builds the adapters of a bundle, one for each stream, with one frozen source network for all of them."""
+"""Builds the adapters of a bundle, one for each stream, with one frozen source network and probe for all of them."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Adapters:
         self, bundle: Bundle, runtime: Runtime | None = None, trusted: str | None = None, pool: int | None = None
     ) -> None:
         self.bundle = replace(bundle, weights={}, prepared={})
-        self._prepared: dict[str, Tensor] = bundle.prepared
         self._runtime = runtime or Runtime()
         self._batch = (bundle.batch_size if pool is None else pool, *bundle.preprocess.shape)
         self.source: Adapter = build_adapter("source", bundle.build_network(trusted), runtime=self._runtime)
+        self._prepared: dict[str, Tensor] = self.source.placed(bundle.prepared)
         self.normalised: Adapter | None = None
         if any(norm.running_mean is not None for norm in batch_norms(self.source.start)):
             self.normalised = find_method("bn")(self.source.start, runtime=self._runtime, share_start=True)
@@ -67,5 +67,5 @@ class Adapters:
         )
         adapter.compile_for(self._batch)
         if self._prepared:
-            adapter.adopt(self._prepared)
+            adapter.adopt(self._prepared, share=True)
         return adapter

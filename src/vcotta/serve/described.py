@@ -67,7 +67,7 @@ def _counters(stream: Stream) -> dict[str, Any]:
         "in_memory": engine.awake,
         "bytes": engine.nbytes,
         "pinned": stream.pinned,
-        "signs": [] if stream.pinned else stream.comparison.flags(),
+        "signs": stream.signs,
         "contradiction": stream.comparison.contradiction,
     }
 

@@ -239,6 +239,37 @@ class Engine:
         self._can_undo = True
         return True
 
+    def checkpoint(self) -> Path | None:
+        """Return the file with the current state, which is written if need be; None for the adapter's start.
+
+        Raises:
+            OSError: It cannot be written.
+            StateLostError: As for `predict`.
+        """
+        if self.lost is not None:
+            raise StateLostError(self.lost)
+        if self.awake and (self._journal or not self._can_undo) and not self.save():
+            raise OSError("see the server's log")
+        return None if self.steps == 0 else self.store.current()
+
+    def write_next(self, state: dict[str, Any]) -> bool:
+        """Write a state, made from that of `checkpoint`, as the next one; return whether that succeeded.
+
+        `drop_next` or `continue_with_next` must follow before anything else.
+        """
+        return self.store.save(state, self.changes + 1)
+
+    def drop_next(self, path: Path) -> None:
+        """Remove what `write_next` wrote; ``path`` is the file that `checkpoint` returned."""
+        self.store.go_back(path, self.changes)
+
+    def continue_with_next(self) -> None:
+        """Continue with what `write_next` wrote, as one change; it is loaded when it is needed."""
+        self.changes += 1
+        self._adapter, self._state_bytes = None, 0
+        self._journal.clear()
+        self._resumed = self._can_undo = True
+
     @property
     def saved(self) -> bool:
         """Whether the current state is on disk, or need not be."""

@@ -36,9 +36,9 @@ def compare(stream: Stream, images: Tensor, answer: Answer) -> None:
     stream.batches += 1
     if stream.batches % EVERY != 1:
         return
-    before = stream.comparison.flags()
+    before = stream.signs
     source, normalised = stream.engine.predict_as_source(images), stream.engine.predict_normalised(images)
     also = None if normalised is None else normalised.probabilities
     stream.comparison.see(source.probabilities, answer.probabilities, also)
-    if (now := stream.comparison.flags()) != before:
+    if (now := stream.signs) != before:
         log_event("worse", logging.WARNING if now else logging.INFO, stream=stream.name, signs=now)

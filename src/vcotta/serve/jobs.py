@@ -11,10 +11,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from vcotta.serve.engine import Answer
+from vcotta.serve.engine import Answer, StateLostError
 from vcotta.serve.requests import RefusedError
 
-__all__ = ["Job", "Served", "nothing_served", "replies", "stopping"]
+__all__ = ["Job", "Served", "nothing_served", "refuse", "replies", "stopping"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,21 @@ def replies(jobs: Sequence[Job], answer: Answer, steps: int, changes: int) -> It
 def nothing_served(changes: int) -> Served:
     """What is answered where no image was predicted."""
     return Served(Answer(torch.empty(0), torch.empty(0), {}, {}), 0, changes, 0, 0, 0)
+
+
+def refuse(jobs: Sequence[Job], error: Exception) -> None:
+    """Let the requests that have no answer yet fail for this reason."""
+    if isinstance(error, RefusedError):
+        status, detail, headers = error.status, error.detail, error.headers
+    else:
+        lost = isinstance(error, StateLostError)
+        status, headers = 503 if lost else 500, {}
+        detail = str(error) if lost else "The adapter failed on these images. Its state is as it was before."
+    for job in jobs:
+        if not job.future.done():
+            refusal = RefusedError(status, detail, **headers)
+            refusal.__cause__ = error
+            job.future.set_exception(refusal)
 
 
 def stopping() -> RefusedError:

@@ -137,7 +137,8 @@ class StreamCounters(BaseModel):
     bytes: int = Field(description="Bytes of the state in memory, with the images since the latest checkpoint.")
     pinned: bool = Field(description="Whether the stream answers as the source network and does not adapt.")
     signs: list[str] = Field(
-        description="By which signs the stream seems to do worse than the source: contradiction, entropy, collapse."
+        description="By which signs the stream seems to do worse than the source, contradiction, entropy or collapse; "
+        "outlier if the latest merge refused it."
     )
     contradiction: float | None = Field(
         description="Share of the recent images the source is sure of that the stream classifies otherwise."
@@ -172,6 +173,17 @@ class StreamChange(BaseModel):
     stream: str = Field(description="Name of the stream.")
     changes: int = Field(description=_CHANGES)
     pinned: bool = Field(description="Whether the stream answers as the source network and does not adapt.")
+
+
+class MergeResponse(BaseModel):
+    """What a merge did, by names of streams."""
+
+    merged: list[str] = Field(description="Streams that have the merged state now.")
+    refused: list[str] = Field(description="Streams that learned something else than the others, and did not change.")
+    left_out: list[str] = Field(
+        description="Streams that are pinned, flagged or being deleted, have not adapted, or cannot be read."
+    )
+    seconds: float = Field(description="How long it took.")
 
 
 class State(StreamCounters):

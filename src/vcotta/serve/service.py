@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -24,8 +25,9 @@ from vcotta.serve.adapters import Adapters
 from vcotta.serve.bundle import Bundle
 from vcotta.serve.engine import Answer, Engine, StateLostError
 from vcotta.serve.events import compare, log_batch
-from vcotta.serve.jobs import Job, Served, nothing_served, replies, stopping
+from vcotta.serve.jobs import Job, Served, nothing_served, refuse, replies, stopping
 from vcotta.serve.logs import log_event
+from vcotta.serve.merging import MergeRule, Merging
 from vcotta.serve.metrics import Metrics
 from vcotta.serve.requests import Limits, RefusedError
 from vcotta.serve.schedule import Schedule
@@ -49,6 +51,7 @@ class Service:
         pool: Small requests are pooled up to this many images; None for the bundle's batch size.
         wait: Seconds a small request waits for others.
         checkpoint_seconds: Seconds between two checkpoints of a stream.
+        merging: Which streams are merged, and how often; None for all, when the operator asks.
         runtime: Device and precision.
         trusted: As for `Bundle.build_network`.
 
@@ -72,6 +75,7 @@ class Service:
         pool: int | None = None,
         wait: float = 0.02,
         checkpoint_seconds: float = 30.0,
+        merging: MergeRule | None = None,
         runtime: Runtime | None = None,
         trusted: str | None = None,
     ) -> None:
@@ -81,6 +85,7 @@ class Service:
         self.bundle = self._adapters.bundle
         failed = self.metrics.failed_checkpoints.inc
         self.streams = Streams(self._adapters, streams or StreamLimits(), state, checkpoint_seconds, failed)
+        self._merging = Merging(self.streams, merging or MergeRule(), self.metrics, bundle.method)
         self.metrics.describe(version=__version__, method=bundle.method, bundle=bundle.sha256[:12])
         self.metrics.watch(self)
         self._schedule = Schedule(self.pool, wait)
@@ -212,6 +217,14 @@ class Service:
 
         return self._act(name, export)[0]
 
+    def merge(self) -> Future[Served]:
+        """Merge what streams have learned, in turn; the answer's body is a `MergeOutcome`. Errors as for `predict`."""
+
+        def merge(stream: Stream) -> Served:
+            return replace(nothing_served(stream.engine.changes), body=self._merging.run().as_json())
+
+        return self._act(DEFAULT, merge)[0]
+
     def delete(self, name: str) -> Future[Served]:
         """Delete a stream after the requests that wait; later ones are refused. Errors as for `predict`."""
         if name == DEFAULT:
@@ -285,11 +298,12 @@ class Service:
                 except Exception as error:  # the next batch must still be served
                     if not isinstance(error, StateLostError | RefusedError):  # logged when the state was lost
                         _log.exception("A batch could not be served")
-                    self._refuse(jobs, error)
+                    refuse(jobs, error)
+            self._merging.run_if_due()
             self._save_due()
 
     def _next_batch(self) -> tuple[Stream, list[Job]] | tuple[()] | None:
-        """Wait for the next batch; an empty one if a checkpoint is due first, None at the end."""
+        """Wait for the next batch; an empty one if a checkpoint or a merge is due first, None at the end."""
         with self._ready:
             while True:
                 found = self._schedule.next()
@@ -297,11 +311,11 @@ class Service:
                     return found
                 if self._stopping:
                     return None
-                due = self._due()
-                if due is not None and due[0] <= 0:
+                checkpoint, merge = self._due(), self._merging.due()
+                soonest = min((one for one in (checkpoint and checkpoint[0], merge) if one is not None), default=None)
+                if soonest is not None and soonest <= 0:
                     return ()
-                times = [found, None if due is None else due[0]]
-                self._ready.wait(min((time for time in times if time is not None), default=None))
+                self._ready.wait(min((one for one in (found, soonest) if one is not None), default=None))
 
     def _due(self) -> tuple[float, Stream] | None:
         """The stream whose checkpoint is due first, and in how many seconds."""
@@ -358,7 +372,7 @@ class Service:
             self.metrics.failed_batches.inc()
             _log.exception("A batch of %d requests of the stream %s failed and was undone", len(jobs), stream.name)
             if len(jobs) == 1:
-                self._refuse(jobs, error)
+                refuse(jobs, error)
             else:
                 self._adapt_without_failing(stream, jobs)
             return
@@ -376,22 +390,9 @@ class Service:
             except StateLostError:
                 raise
             except Exception as error:
-                self._refuse([job], error)
+                refuse([job], error)
         if len(good) == len(jobs):  # each succeeds on its own, they only fail together
             for job in jobs:
                 self._adapt(stream, [job])
         elif good:
             self._adapt(stream, good)
-
-    def _refuse(self, jobs: Sequence[Job], error: Exception) -> None:
-        if isinstance(error, RefusedError):
-            status, detail, headers = error.status, error.detail, error.headers
-        else:
-            lost = isinstance(error, StateLostError)
-            status, headers = 503 if lost else 500, {}
-            detail = str(error) if lost else "The adapter failed on these images. Its state is as it was before."
-        for job in jobs:
-            if not job.future.done():
-                refusal = RefusedError(status, detail, **headers)
-                refusal.__cause__ = error
-                job.future.set_exception(refusal)

@@ -6,7 +6,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,11 @@ class StateStore:
         """Return whether this state version is on disk, or need not be."""
         return self.folder is None or changes == self._saved
 
-    def save(self, adapter: Adapter, changes: int) -> bool:
-        """Write a checkpoint and make it the restore point; log a failure, and return whether it succeeded."""
+    def save(self, adapter: Adapter | Mapping[str, Any], changes: int) -> bool:
+        """Write a checkpoint and make it the restore point; log a failure, and return whether it succeeded.
+
+        ``adapter`` is an adapter, or a state of one.
+        """
         self._tried = time.monotonic()
         try:
             folder = self.folder
@@ -105,6 +108,18 @@ class StateStore:
             return False
         self._saved, self._restore_point = changes, _checkpoint(folder, changes)
         return True
+
+    def current(self) -> Path | None:
+        """Return the file of the restore point, or of the newest checkpoint if none was used; None for the start."""
+        if self._restore_point is None and self.folder is not None and (newest := self.newest()):
+            return _checkpoint(self.folder, newest)
+        return self._restore_point
+
+    def go_back(self, path: Path, changes: int) -> None:
+        """Remove the checkpoint that was just written; the one before it is the restore point again."""
+        newest, self._restore_point, self._saved = self._restore_point, path, changes
+        if newest is not None and newest != path:
+            newest.unlink(missing_ok=True)
 
     def start_anew(self) -> None:
         """Make the adapter's start the restore point."""

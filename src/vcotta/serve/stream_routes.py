@@ -27,8 +27,9 @@ from vcotta.serve.documented import (
 )
 from vcotta.serve.predicting import answer_images, only, reset_stream
 from vcotta.serve.requests import RefusedError
-from vcotta.serve.schemas import PredictResponse, ResetResponse, State, StreamChange, StreamList
+from vcotta.serve.schemas import MergeResponse, PredictResponse, ResetResponse, State, StreamChange, StreamList
 from vcotta.serve.service import Service
+from vcotta.serve.streams import DEFAULT
 
 __all__ = ["add_stream_routes"]
 
@@ -65,6 +66,15 @@ def add_stream_routes(app: FastAPI) -> None:
         responses={**_FILE, **problems(*_CHANGE)},
         dependencies=[BEARER],
         summary="A stream's adapter as a file",
+    )
+    app.add_api_route(
+        "/v1/merge",
+        _merge,
+        methods=["POST"],
+        response_model=MergeResponse,
+        responses=problems(401, 403, 409, 422, 429, 500, 503),
+        dependencies=[BEARER],
+        summary="Merge what streams have learned",
     )
     for path, method, route, summary in (
         (_STREAM, "PUT", _make, "Make a stream"),
@@ -136,6 +146,12 @@ async def _unpin(request: Request, stream: StreamName) -> dict[str, Any]:
     """Let a pinned stream continue from the state it had. Needs the token for all streams."""
     service = _allowed(request, stream, None)
     return _change(service, stream, (await asyncio.wrap_future(service.pin(stream, False))).changes)
+
+
+async def _merge(request: Request) -> Response:
+    """Merge the streams that the server was told to merge. Needs the token for all streams."""
+    service = _allowed(request, DEFAULT, None)
+    return Response((await asyncio.wrap_future(service.merge())).body, media_type="application/json")
 
 
 async def _export(request: Request, stream: StreamName) -> FileResponse:

@@ -1,6 +1,6 @@
 """The streams of a server: each has an adapter, a queue and a history of its own.
 
-The adapters in memory are bounded: those that were not used for longest are put to disk, and come back exactly.
+The adapters in memory are bounded: those that are needed last are put to disk, and come back exactly.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class Stream:
         comparison: Whether it seems to do worse than the source network.
         pinned: Whether it answers as the source network and does not adapt.
         closing: Whether it is about to be deleted.
+        outlier: Whether the latest merge refused it, as it learned something else than the others.
         used: When it was last served, by `time.monotonic`.
     """
 
@@ -93,7 +94,7 @@ class Stream:
         self.queue: deque[Job] = deque()
         self.waiting = self.batches = 0
         self.diversity, self.comparison = DiversityEvent(), Comparison()
-        self.closing = False
+        self.closing = self.outlier = False
         self.used = 0.0
         folder = engine.store.folder
         self.pinned = folder is not None and (folder / _PINNED).exists()
@@ -101,11 +102,16 @@ class Stream:
     @property
     def flagged(self) -> bool:
         """Whether the stream seems to do worse than the source; a pinned one does what the source does."""
-        return not self.pinned and bool(self.comparison.flags())
+        return bool(self.signs)
+
+    @property
+    def signs(self) -> list[str]:
+        """By which signs the stream is flagged, see `Comparison.flags`; ``outlier`` besides."""
+        return [] if self.pinned else [*self.comparison.flags(), *["outlier"] * self.outlier]
 
     def forget(self) -> None:
         """Forget what was noted of the stream before a reset."""
-        self.diversity, self.comparison = DiversityEvent(), Comparison()
+        self.diversity, self.comparison, self.outlier = DiversityEvent(), Comparison(), False
 
     def pin(self, pinned: bool) -> None:
         """Pin the stream to the source network, or release it; a restart does not change that."""
@@ -204,7 +210,10 @@ class Streams:
         del self._streams[stream.name]
 
     def make_room(self, using: Stream) -> None:
-        """Put states that were not used for longest to disk, until the rest fits into memory with the one in use.
+        """Put states to disk that are needed last, until the rest fits into memory with the one in use.
+
+        Those go first for which no request waits, the one that was not used for longest before others; then, as
+        streams take turns, the one that was just served.
 
         Raises:
             RefusedError: 503 if the one in use is not in memory, and the others cannot be put to disk.
@@ -213,7 +222,7 @@ class Streams:
         self.loads += not using.engine.awake
         held = self.held() + needed
         others = [stream for stream in self._streams.values() if stream.engine.awake and stream is not using]
-        for stream in sorted(others, key=lambda one: one.used):
+        for stream in sorted(others, key=_needed_last):
             if held <= self.memory:
                 return
             size = stream.engine.nbytes
@@ -240,3 +249,9 @@ class Streams:
         store = StateStore(folder, self._adapters.bundle, self._seconds, self._on_failure)
         kept = _KEPT if name == DEFAULT else _KEPT_OF_MANY
         return Stream(name, Engine(self._adapters, store=store), History(kept, self._started))
+
+
+def _needed_last(stream: Stream) -> tuple[bool, float]:
+    """What sorts streams so that those come first whose states are probably needed last."""
+    waits = bool(stream.queue)
+    return waits, -stream.used if waits else stream.used
