@@ -22,6 +22,7 @@ from vcotta._version import __version__
 from vcotta.nn.runtime import Runtime
 from vcotta.serve.adapters import Adapters
 from vcotta.serve.bundle import Bundle
+from vcotta.serve.claims import LOOK_SECONDS
 from vcotta.serve.engine import Answer, Engine, StateLostError
 from vcotta.serve.events import compare, log_batch
 from vcotta.serve.jobs import Job, Served, nothing_served, replies, stopping
@@ -51,9 +52,10 @@ class Service:
         checkpoint_seconds: Seconds between two checkpoints of a stream.
         runtime: Device and precision.
         trusted: As for `Bundle.build_network`.
+        shared: Whether other processes serve the same state folder; each stream is then served by one at a time.
 
     Raises:
-        BlockingIOError: Another server uses the state folder.
+        BlockingIOError: Another server uses the state folder, and it is not shared.
         ValueError: The bundle's network cannot be built, or the state folder is of another bundle.
 
     Attributes:
@@ -74,13 +76,14 @@ class Service:
         checkpoint_seconds: float = 30.0,
         runtime: Runtime | None = None,
         trusted: str | None = None,
+        shared: bool = False,
     ) -> None:
-        self.state, self.limits, self.metrics = state, limits or Limits(), Metrics()
+        self.state, self.limits, self.metrics, self.shared = state, limits or Limits(), Metrics(), shared
         self.pool = bundle.batch_size if pool is None else pool
         self._adapters = Adapters(bundle, runtime, trusted, self.pool)
         self.bundle = self._adapters.bundle
         failed = self.metrics.failed_checkpoints.inc
-        self.streams = Streams(self._adapters, streams or StreamLimits(), state, checkpoint_seconds, failed)
+        self.streams = Streams(self._adapters, streams or StreamLimits(), state, checkpoint_seconds, failed, shared)
         self.metrics.describe(version=__version__, method=bundle.method, bundle=bundle.sha256[:12])
         self.metrics.watch(self)
         self._schedule = Schedule(self.pool, wait)
@@ -90,13 +93,12 @@ class Service:
         self._held = ExitStack()
 
     def __enter__(self) -> Service:
-        if self.state is not None:
+        if self.state is not None and not self.shared:
             busy = f"Expected {self.state} to be free, but another server is using it."
             self._held.enter_context(locked(self.state / ".lock", busy))
         self._held.callback(self.streams.close)
         try:
-            self.engine.resume()
-            self.streams.find_kept()
+            self.streams.begin()
         except BaseException:
             self._held.close()
             raise
@@ -287,9 +289,10 @@ class Service:
                         _log.exception("A batch could not be served")
                     self._refuse(jobs, error)
             self._save_due()
+            self.streams.hand_over_asked(self._ready)
 
     def _next_batch(self) -> tuple[Stream, list[Job]] | tuple[()] | None:
-        """Wait for the next batch; an empty one if a checkpoint is due first, None at the end."""
+        """Wait for the next batch; an empty one if there is something else to do first, None at the end."""
         with self._ready:
             while True:
                 found = self._schedule.next()
@@ -300,8 +303,9 @@ class Service:
                 due = self._due()
                 if due is not None and due[0] <= 0:
                     return ()
-                times = [found, None if due is None else due[0]]
-                self._ready.wait(min((time for time in times if time is not None), default=None))
+                times = [found, None if due is None else due[0], LOOK_SECONDS if self.shared else None]
+                if not self._ready.wait(min((time for time in times if time is not None), default=None)) and self.shared:
+                    return ()  # another process may have asked for a stream
 
     def _due(self) -> tuple[float, Stream] | None:
         """The stream whose checkpoint is due first, and in how many seconds."""
