@@ -304,7 +304,10 @@ class Service:
                 if due is not None and due[0] <= 0:
                     return ()
                 times = [found, None if due is None else due[0], LOOK_SECONDS if self.shared else None]
-                if not self._ready.wait(min((time for time in times if time is not None), default=None)) and self.shared:
+                if (
+                    not self._ready.wait(min((time for time in times if time is not None), default=None))
+                    and self.shared
+                ):
                     return ()  # another process may have asked for a stream
 
     def _due(self) -> tuple[float, Stream] | None:
