@@ -7,6 +7,7 @@ stream to one of them. While replicas come and go, routers may disagree for a mo
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
@@ -34,10 +35,11 @@ __all__ = ["Fleet", "FleetOptions", "fleet_front", "update_on_hangup"]
 
 _log = logging.getLogger("vcotta.serve")
 _NAME = "vcotta"
+_BUSY = "Expected {} to be free, but another server is using it."
 _ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 _OBJECT_STORE = 256 * 2**20  # bytes; holds requests and answers on their way, and goes to the disk beyond that
 _STOP_SECONDS = 120.0  # to answer open requests and save the states
-_ASK_ALL_SECONDS = 10.0
+_ANY_SECONDS = 10.0  # until a request that needs no stream must be answered
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class Fleet:
         self.options, self.replica, self.state = options, replica, state
         self._handle: Any = None
         self._changing = threading.Lock()
+        self._held, self._folders = ExitStack(), set[Path]()
 
     def deploy(self, bundle: Path) -> Path:
         """Serve a bundle, in place of the one before, replica by replica; return the folder of its states.
@@ -107,9 +110,14 @@ class Fleet:
         from ray.serve.config import RequestRouterConfig
 
         with self._changing:
+            load_bundle(bundle).build_network(self.replica.service.get("trusted"))  # before a replica fails to
             folder, kept = _keep_bundle(bundle, self.state)
+            router: Any = _ROUTER
             needs = replace(self.replica, bundle=kept, service={**self.replica.service, "state": folder})
-            deployment = serve.deployment(
+            if folder not in self._folders:
+                self._held.enter_context(locked(folder / ".lock", _BUSY.format(folder)))
+                self._folders.add(folder)
+            deployment: Any = serve.deployment(
                 Replica,
                 name="streams",
                 max_ongoing_requests=10_000,  # a replica refuses by itself what it has no room for
@@ -117,24 +125,29 @@ class Fleet:
                 graceful_shutdown_timeout_s=_STOP_SECONDS,
                 logging_config={"log_level": "WARNING", "enable_access_log": False},
                 request_router_config=RequestRouterConfig(
-                    request_router_class=_ROUTER, request_router_kwargs={"num_fallback_replicas": 0}
+                    request_router_class=router, request_router_kwargs={"num_fallback_replicas": 0}
                 ),
                 **self.options.deployment(),
             )
             self._handle = serve.run(deployment.bind(needs), name=_NAME, route_prefix=None)
         return folder
 
+    def close(self) -> None:
+        """Give up the folders of the states, which no replica uses any more."""
+        self._held.close()
+
     async def ask(self, scope: Scope, body: bytes, stream: str | None) -> Answered:
         """Send a request to the replica of its stream; raise `RefusedError` (503) if that is lost meanwhile."""
         handle = self._handle.options(method_name="answer", **({} if stream is None else {"session_id": stream}))
         with _lost_is_refused():
-            answered: Answered = await handle.remote(scope, body, stream)
+            async with asyncio.timeout(_ANY_SECONDS if stream is None else None):
+                answered: Answered = await handle.remote(scope, body, stream)
         return answered
 
     async def ask_all(self, scope: Scope) -> dict[str, Answered]:
         """Send a request to all replicas; raise `RefusedError` (503) if one is lost meanwhile."""
         with _lost_is_refused():
-            found = await self._handle.broadcast("answer_as", scope).results_async(timeout_s=_ASK_ALL_SECONDS)
+            found = await self._handle.broadcast("answer_as", scope).results_async(timeout_s=_ANY_SECONDS)
         if not found:
             raise RefusedError(503, "No replica is running. Try again in a moment.", Retry_After="1")
         return dict(sorted(found))
@@ -150,9 +163,8 @@ def fleet_front(fleet: Fleet, bundle: Path, limits: Limits) -> Iterator[Front]:
         OSError: As for `Fleet.deploy`, or there is no cluster at the address.
     """
     with ExitStack() as held:
-        held.enter_context(
-            locked(fleet.state / ".lock", f"Expected {fleet.state} to be free, but another server is using it.")
-        )
+        held.enter_context(locked(fleet.state / ".lock", _BUSY.format(fleet.state)))
+        held.callback(fleet.close)
         load_bundle(bundle)  # fails sooner than a cluster starts
         held.enter_context(_connected(fleet.options))
         fleet.deploy(bundle)
@@ -161,24 +173,31 @@ def fleet_front(fleet: Fleet, bundle: Path, limits: Limits) -> Iterator[Front]:
 
 @contextmanager
 def update_on_hangup(fleet: Fleet, bundle: Path) -> Iterator[None]:
-    """Within the block, let SIGHUP read the bundle's file anew and serve it; a file that cannot be used is logged."""
+    """Within the block, let SIGHUP read the bundle's file anew and serve it; a file that cannot be used is logged.
+
+    At the end it waits for an update that has begun.
+    """
+    begun: list[threading.Thread] = []
 
     def update() -> None:
         try:
             folder = fleet.deploy(bundle)
-        except Exception as error:  # the bundle before is still served
+        except Exception as error:  # whatever the reason, the front must go on
             _log.exception("The bundle could not be updated: %s", error)
         else:
             _log.warning("The bundle was updated; its states are in %s", folder)
 
     def hangup(number: int, frame: FrameType | None) -> None:
-        threading.Thread(target=update, name="vcotta-update", daemon=True).start()
+        begun.append(threading.Thread(target=update, name="vcotta-update", daemon=True))
+        begun[-1].start()
 
     before = signal.signal(signal.SIGHUP, hangup)
     try:
         yield
     finally:
         signal.signal(signal.SIGHUP, before)
+        for thread in begun:
+            thread.join()
 
 
 def _keep_bundle(path: Path, state: Path) -> tuple[Path, Path]:
@@ -242,7 +261,7 @@ def _lost_is_refused() -> Iterator[None]:
         _log.warning("A request was not answered: %s", " ".join(str(error).split())[:200])
         raise RefusedError(
             503,
-            "The replica of this request was lost before it answered, so it is not known whether it learned from the "
-            "images. Another one continues from the stream's latest checkpoint.",
+            "No answer came from the replica of this request, which may be lost, so it is not known whether it learned "
+            "from the images. Another one continues from the stream's latest checkpoint.",
             Retry_After="1",
         ) from error

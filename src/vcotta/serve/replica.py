@@ -225,7 +225,7 @@ class Front:
 
     async def _answer(self, request: Request, identity: str) -> Answered:
         path, accept = request.url.path, request.headers.get("accept", "")
-        scope = {name: request.scope.get(name) for name in _PASSED_ON}
+        scope: dict[str, Any] = {name: request.scope.get(name) for name in _PASSED_ON}
         others = [(name, value) for name, value in request.scope["headers"] if name != b"x-request-id"]
         scope["headers"] = [*others, (b"x-request-id", identity.encode())]
         if path == "/metrics" and request.method == "GET":
