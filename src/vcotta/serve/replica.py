@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ class Replica:
 
     async def answer_as(self, scope: Scope) -> tuple[str, Answered]:
         """Answer a request that needs no stream; return this replica's name, too."""
-        return f"pid-{os.getpid()}", await run_request(self._app, scope, b"")
+        return f"{socket.gethostname()}-{os.getpid()}", await run_request(self._app, scope, b"")
 
     async def _wait_for(self, stream: str) -> None:
         try:

@@ -53,6 +53,8 @@ def run_app(app: ASGIApp, sockets: list[socket.socket], *, stop_seconds: float =
         server_header=False,
         proxy_headers=False,
         ws="none",
+        http="h11",  # not what else is installed (Ray Serve brings httptools): it bounds the headers
+        loop="asyncio",
         timeout_keep_alive=10,
         timeout_graceful_shutdown=int(stop_seconds),
     )
