@@ -245,10 +245,7 @@ class Service:
         with self._ready:
             if not self.alive:
                 raise stopping()
-            if make:
-                stream, new = self.streams.find_or_make(name)
-            else:
-                stream, new = self.streams.find(name), False
+            stream, new = self.streams.find_or_make(name) if make else (self.streams.find(name), False)
             self._schedule.check_room(stream, job, self.limits.queue, self.streams.limits.queue)
             if found is not None:
                 found.append(stream)
@@ -304,10 +301,8 @@ class Service:
                 if due is not None and due[0] <= 0:
                     return ()
                 times = [found, None if due is None else due[0], LOOK_SECONDS if self.shared else None]
-                if (
-                    not self._ready.wait(min((time for time in times if time is not None), default=None))
-                    and self.shared
-                ):
+                soonest = min((time for time in times if time is not None), default=None)
+                if not self._ready.wait(soonest) and self.shared:
                     return ()  # another process may have asked for a stream
 
     def _due(self) -> tuple[float, Stream] | None:
