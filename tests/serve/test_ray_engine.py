@@ -24,7 +24,7 @@ pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 
 from vcotta.runs.checkpoints import newest_checkpoint
 from vcotta.serve import load_bundle, save_bundle
-from vcotta.serve.ray_engine import Fleet, FleetOptions, _keep_bundle, fleet_front, update_on_hangup
+from vcotta.serve.ray_engine import Fleet, FleetOptions, _delete, _keep_bundle, fleet_front, update_on_hangup
 from vcotta.serve.replica import ReplicaOptions
 from vcotta.serve.requests import Limits
 from vcotta.serve.service import Service
@@ -84,6 +84,20 @@ def test_a_bundle_that_cannot_be_read_is_logged_and_the_one_before_is_served(tmp
         signal.raise_signal(signal.SIGHUP)
     assert "could not be updated" in caplog.text
     assert signal.getsignal(signal.SIGHUP) is before
+
+
+def test_replicas_have_three_minutes_to_save_their_states(caplog) -> None:
+    def delete(name: str, times: list[int]) -> None:
+        times[0] -= 1
+        if times[0]:
+            raise TimeoutError
+
+    for tries, complaint in ((2, False), (4, True)):
+        left = [tries]
+        caplog.clear()
+        _delete(SimpleNamespace(delete=lambda name, left=left: delete(name, left)))
+        assert left == [tries - min(tries, 3)]
+        assert ("did not stop in time" in caplog.text) == complaint
 
 
 # On a real cluster.

@@ -246,8 +246,21 @@ def _connected(options: FleetOptions) -> Iterator[None]:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         yield
     finally:
-        serve.delete(_NAME)
-        ray.shutdown()
+        try:
+            _delete(serve)
+        finally:
+            ray.shutdown()
+
+
+def _delete(serve: Any) -> None:
+    """Stop all replicas, which save their states first; Ray Serve waits a minute for that, we wait for three."""
+    for _ in range(3):
+        try:
+            serve.delete(_NAME)
+            return
+        except TimeoutError:
+            _log.warning("The replicas are still saving their states")
+    _log.error("The replicas did not stop in time: states may not have been saved")
 
 
 @contextmanager
