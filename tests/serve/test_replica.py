@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 pytest.importorskip("httpx", reason="httpx is not installed")
 
+import httpx
 from fastapi.testclient import TestClient
 
 from vcotta.serve import replica
@@ -194,6 +195,29 @@ def test_a_lost_replica_is_told_to_the_client(path, key, npy, images) -> None:
     assert (answer.status_code, answer.json(), answer.headers["Retry-After"]) == (503, {key: "lost"}, "1")
     assert answer.headers["X-Request-ID"]
     assert front.get("/metrics").status_code == 503
+
+
+def test_bodies_that_wait_for_an_answer_are_bounded() -> None:
+    async def main() -> None:
+        go, waiting = asyncio.Event(), asyncio.Semaphore(0)
+
+        async def slow(*_: object):
+            waiting.release()
+            await go.wait()
+            return 200, [], b"done"
+
+        front = Front(slow, slow, Limits(body=100, requests=2))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(front), base_url="http://localhost") as client:
+            open_ones = [asyncio.create_task(client.post("/v1/predict", content=bytes(80))) for _ in range(2)]
+            for _ in open_ones:
+                await waiting.acquire()
+            refused = await client.post("/v1/predict", content=bytes(80))
+            assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
+            go.set()
+            assert [(await one).status_code for one in open_ones] == [200, 200]
+            assert (await client.post("/v1/predict", content=bytes(80))).status_code == 200
+
+    asyncio.run(main())
 
 
 def test_a_replica_whose_worker_has_ended_is_not_healthy(fleet) -> None:

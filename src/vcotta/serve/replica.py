@@ -194,7 +194,8 @@ class Front:
     Args:
         ask: Sends a request to the replica of a stream, or to any; raises `RefusedError` if it cannot be answered.
         ask_all: Sends a request to all replicas; returns the answers by the replicas' names.
-        limits: Bounds on requests; no more bodies are read at once than one server would read.
+        limits: Bounds on requests. No more bodies are read at once than one server would read, and those that wait for
+            an answer have no more bytes together than these may have.
     """
 
     def __init__(
@@ -205,6 +206,7 @@ class Front:
     ) -> None:
         self._ask, self._ask_all, self._limits = ask, ask_all, limits
         self._admission = Admission(limits.requests)
+        self._waiting, self._most_waiting = 0, limits.requests * limits.body  # bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -247,7 +249,13 @@ class Front:
         if stream == DEFAULT or stream is None:
             head = request.headers.get(HEADER_LENGTH)
             stream = await asyncio.to_thread(stream_of, path, body, head)  # which may have much JSON to read
-        return await self._ask(scope, body, stream)
+        if self._waiting + len(body) > self._most_waiting:
+            raise RefusedError(429, "Too many bytes wait for an answer. Try again in a moment.", Retry_After="1")
+        self._waiting += len(body)
+        try:
+            return await self._ask(scope, body, stream)
+        finally:
+            self._waiting -= len(body)
 
 
 def _like(answer: Answered, body: bytes, kind: str) -> Answered:
