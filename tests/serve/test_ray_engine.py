@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -37,22 +38,41 @@ NAMES = [f"camera-{number}" for number in range(12)]
 
 def test_a_number_of_replicas_that_follows_the_load_is_within_bounds() -> None:
     assert FleetOptions().deployment() == {"num_replicas": 2, "ray_actor_options": {"num_cpus": 1, "num_gpus": 0}}
-    options = FleetOptions(1, most=4, device="cuda").deployment()
+    options = FleetOptions(1, max_replicas=4, device="cuda").deployment()
     assert options["ray_actor_options"]["num_gpus"] == 1
     scaling = options["autoscaling_config"]
     assert (scaling["min_replicas"], scaling["max_replicas"]) == (1, 4)
     assert "num_replicas" not in options
     with pytest.raises(ValueError, match="at least 3"):
-        FleetOptions(3, most=2)
+        FleetOptions(3, max_replicas=2)
 
 
+@pytest.fixture
+def environment(monkeypatch) -> None:
+    """Put back afterwards what is set for Ray."""
+    for name in ("AUTH_MODE", "AUTH_TOKEN", "USAGE_STATS_ENABLED", "DEDUP_LOGS", "ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+        monkeypatch.setenv(f"RAY_{name}", "before")
+
+
+@pytest.mark.usefixtures("environment")
 def test_without_ray_serve_the_error_says_what_to_install(bundle_path, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_USAGE_STATS_ENABLED", "RAY_DEDUP_LOGS"):
-        monkeypatch.setenv(name, "before")  # which puts it back afterwards
     fleet = Fleet(FleetOptions(), ReplicaOptions(bundle_path, {}), tmp_path / "state")
     with pytest.raises(ValueError, match=r"pip install 'ray\[serve\]'"), fleet_front(fleet, bundle_path, Limits()):
         pass
+
+
+@pytest.mark.usefixtures("environment")
+def test_an_address_that_does_not_answer_is_reported_at_once(bundle_path, tmp_path, monkeypatch) -> None:
+    modules = {"ray": SimpleNamespace(serve=None), "ray.serve": SimpleNamespace()}
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    with socket.socket() as taken:  # a port that is not listened to
+        taken.bind(("127.0.0.1", 0))
+        options = FleetOptions(address=f"127.0.0.1:{taken.getsockname()[1]}")
+        fleet = Fleet(options, ReplicaOptions(bundle_path, {}), tmp_path / "state")
+        with pytest.raises(ConnectionError, match="ray start"), fleet_front(fleet, bundle_path, Limits()):
+            pass
 
 
 def test_a_fleet_whose_folder_another_one_uses_is_refused(bundle, bundle_path, tmp_path) -> None:

@@ -25,6 +25,7 @@ from starlette.types import Scope
 
 from vcotta._util.files import sync_folder
 from vcotta._util.locks import locked
+from vcotta._util.ray_address import knock
 from vcotta._util.validation import Count, Settings
 from vcotta.serve.bundle import load_bundle
 from vcotta.serve.claims import Claims
@@ -48,32 +49,34 @@ class FleetOptions(Settings):
 
     Attributes:
         replicas: Replicas, or the least of them.
-        most: The most, if their number follows the load; None for always ``replicas``.
+        max_replicas: The most, if their number follows the load; None for always ``replicas``.
         queued: Requests being answered for each replica that the number of replicas is adjusted to.
         device: Device of the replicas.
         address: As for ``ray.init``; ``local`` for a cluster of this machine that ends with the server.
     """
 
     replicas: Count = 2
-    most: Count | None = None
+    max_replicas: Count | None = None
     queued: Count = 8
     device: str = "cpu"
     address: str = "local"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.most is not None and self.most < self.replicas:
-            raise ValueError(f"Expected `most` to be at least {self.replicas}, the replicas, but got {self.most}.")
+        if self.max_replicas is not None and self.max_replicas < self.replicas:
+            raise ValueError(
+                f"Expected `max_replicas` to be at least {self.replicas}, the replicas, but got {self.max_replicas}."
+            )
 
     def deployment(self) -> dict[str, Any]:
         """Return the options of Ray Serve's deployment that depend on these."""
         gpus = int(self.device.startswith("cuda"))
         options: dict[str, Any] = {"ray_actor_options": {"num_cpus": 1, "num_gpus": gpus}}
-        if self.most is None:
+        if self.max_replicas is None:
             return options | {"num_replicas": self.replicas}
         scaling = {
             "min_replicas": self.replicas,
-            "max_replicas": self.most,
+            "max_replicas": self.max_replicas,
             "target_ongoing_requests": self.queued,
             "metrics_interval_s": 2.0,
             "look_back_period_s": 10.0,
@@ -234,13 +237,17 @@ def _connected(options: FleetOptions) -> Iterator[None]:
         ) from error
     more: dict[str, Any] = {}
     if own:
-        count = max(os.cpu_count() or 1, options.most or options.replicas)
+        count = max(os.cpu_count() or 1, options.max_replicas or options.replicas)
         more = {"num_cpus": count, "object_store_memory": _OBJECT_STORE, "include_dashboard": False}
         more["_node_ip_address"] = "127.0.0.1"
     try:
+        knock(options.address)
         ray.init(address=options.address, logging_level=logging.ERROR, **more)
-    except (ValueError, RuntimeError) as error:
-        raise ConnectionError(f"Expected a Ray cluster at {options.address}, but could not connect: {error}") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConnectionError(
+            f"Expected a Ray cluster at {options.address}, but could not connect: {error}. Start one "
+            "with `ray start --head`, or leave --address out for a new one of this machine."
+        ) from error
     try:
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
