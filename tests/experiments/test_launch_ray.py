@@ -107,7 +107,7 @@ def test_a_cluster_that_refuses_the_connection_is_reported_with_a_remedy(tmp_pat
 
 @pytest.mark.parametrize("address", [None, "auto", "local"])
 def test_an_address_without_a_port_is_left_to_ray(address) -> None:
-    launch_ray._knock(address)
+    launch_ray.knock(address)
 
 
 def test_marks_are_seen_while_they_last_and_then_gone(tmp_path) -> None:

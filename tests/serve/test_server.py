@@ -73,9 +73,9 @@ class Server:
         with urllib.request.urlopen(urllib.request.Request(self.address + path, body, headers), timeout=30) as answer:
             return json.load(answer)
 
-    def stop(self) -> int:
+    def stop(self, seconds: float = 30) -> int:
         self.process.send_signal(signal.SIGTERM)
-        self.said += self.process.communicate(timeout=30)[0] + self.log.read_text()
+        self.said += self.process.communicate(timeout=seconds)[0] + self.log.read_text()
         return self.process.returncode
 
 

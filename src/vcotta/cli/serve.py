@@ -162,6 +162,16 @@ def serve(
     threads: Annotated[int, typer.Option(help="Threads of torch on the CPU.", min=1)] = 1,
     device: Device = None,
     precision: Precision = None,
+    engine: Annotated[
+        str, typer.Option(help="local: this process serves; ray: replicas on Ray Serve do (the extra cluster).")
+    ] = "local",
+    replicas: Annotated[int, typer.Option(help="Replicas of the engine ray.", min=1)] = 2,
+    max_replicas: Annotated[
+        int | None, typer.Option(help="Add replicas up to so many while requests wait. Default: a fixed number.", min=1)
+    ] = None,
+    address: Annotated[
+        str, typer.Option(help="Ray cluster of the engine ray: HOST:PORT, auto, or local for a new one here.")
+    ] = "local",
 ) -> None:
     """Serve a bundle over HTTP and adapt to the requests.
 
@@ -191,6 +201,8 @@ def serve(
         ) from error
     if log_format not in ("text", "json"):
         raise unknown_name("log_format", log_format, ("text", "json"))
+    if engine not in ("local", "ray"):
+        raise unknown_name("engine", engine, ("local", "ray"))
     log_to("json" if log_format == "json" else "text")
     tokens = None if token_file is None else read_tokens(token_file)
     check_exposure(host, tokens)
@@ -205,28 +217,45 @@ def serve(
     )
     together = StreamLimits(streams, None if memory is None else memory * 2**20, max_waiting)
     folder = path.with_name(path.name + ".state") if state is None else state
-    service = Service(
-        load_bundle(path),
-        state=folder,
-        limits=limits,
-        streams=together,
-        pool=pool,
-        wait=wait_ms / 1000,
-        checkpoint_seconds=checkpoint_seconds,
-        merging=MergeRule(merge_every, merge),
-        runtime=runtime_for(device, precision),
-        trusted=trust,
-    )
+    runtime = runtime_for(device, precision)
+    options: dict[str, Any] = {
+        "limits": limits,
+        "streams": together,
+        "pool": pool,
+        "wait": wait_ms / 1000,
+        "checkpoint_seconds": checkpoint_seconds,
+        "merging": MergeRule(merge_every, merge),
+        "runtime": runtime,
+        "trusted": trust,
+    }
+    if engine == "ray":
+        if merge_every is not None:
+            raise ValueError(
+                "Expected `--merge-every` with `--engine local` only: each replica has a part of the streams. Leave it "
+                "out, export the streams, and use `vcotta merge`."
+            )
+        from vcotta.serve.ray_engine import Fleet, FleetOptions, fleet_front, update_on_hangup
+        from vcotta.serve.replica import ReplicaOptions
+
+        how_many = FleetOptions(replicas, max_replicas, device=runtime.device, address=address)
+        fleet = Fleet(how_many, ReplicaOptions(path, options, tokens, name, log_format, threads), folder)
+        sockets = listen(host, port)
+        with fleet_front(fleet, path, limits) as front, update_on_hangup(fleet, path):
+            typer.echo(f"Serving {path} with {replicas} replicas; states: {folder}")
+            run_app(front, sockets)
+        typer.echo(f"Stopped; the states are in {folder}")
+        return
+    service = Service(load_bundle(path), state=folder, **options)
     sockets = listen(host, port)
     with service:
-        engine = service.engine
-        version = f"after {engine.changes} changes" if engine.changes else "new"
+        default = service.engine
+        version = f"after {default.changes} changes" if default.changes else "new"
         typer.echo(f"Serving {service.bundle.method} on {service.bundle.network.name}; state: {folder}, {version}")
         run_app(create_app(service, tokens, name), sockets)
     if not service.saved:
         stopped = "Stopped; the state (version %d) could not be saved in %s"
-        logging.getLogger("vcotta.serve").error(stopped, engine.changes, folder)
+        logging.getLogger("vcotta.serve").error(stopped, default.changes, folder)
         raise typer.Exit(1)
     others = len(service.list_streams()) - 1
     more = f" and {others} other streams" if others else ""
-    typer.echo(f"Stopped; the state is in {folder} (version {engine.changes}){more}")
+    typer.echo(f"Stopped; the state is in {folder} (version {default.changes}){more}")

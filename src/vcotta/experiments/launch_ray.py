@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 import time
 import uuid
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from vcotta._util.files import cache_dir
+from vcotta._util.ray_address import knock
 from vcotta._version import __version__
 from vcotta.experiments.launch import WATCH_SECONDS, GridProgress, Job
 
@@ -98,7 +98,7 @@ def _connected(address: str | None) -> Iterator[Any]:
         yield ray
         return
     try:
-        _knock(address)
+        knock(address)
         ray.init(address=address, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConnectionError(
@@ -110,14 +110,6 @@ def _connected(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _knock(address: str | None) -> None:
-    """Raise `OSError` unless the address answers; Ray itself would keep trying for many minutes."""
-    place = (address or "").removeprefix("ray://").partition("/")[0]
-    host, colon, port = place.rpartition(":")
-    if colon:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _raise_failures(ray: Any, done: Sequence[Any]) -> None:

@@ -124,7 +124,7 @@ async def _state(request: Request, since: Since = 0) -> dict[str, Any]:
     """Return which model is served, and the counters and latest batches of the stream `default`."""
     only(request, "since")
     service: Service = request.app.state.service
-    return describe_stream(service, service.streams.default, since, token_needed=request.app.state.auth.needed)
+    return describe_stream(service, service.find(DEFAULT), since, token_needed=request.app.state.auth.needed)
 
 
 async def _health(request: Request) -> dict[str, str]:

@@ -168,7 +168,7 @@ class Merging:
 
 def _takes_part(stream: Stream) -> bool:
     """Whether a stream may give and take; one that was an outlier is judged again."""
-    fine = not stream.pinned and not stream.comparison.flags() and not stream.closing
+    fine = not stream.pinned and not stream.comparison.flags() and not (stream.closing or stream.leaving)
     return fine and stream.engine.lost is None
 
 

@@ -15,7 +15,7 @@ from vcotta.serve.logs import log_event, request_id, safe_path
 from vcotta.serve.metrics import Metrics
 from vcotta.serve.requests import RefusedError, discard
 
-__all__ = ["Observed", "handle_errors"]
+__all__ = ["HEADERS", "Observed", "error_as_json", "handle_errors"]
 
 _PARAMETERS = {  # what each parameter must be, for error messages
     "adapt": "true or false",
@@ -25,7 +25,7 @@ _PARAMETERS = {  # what each parameter must be, for error messages
     "since": "a whole number, at least 0 and less than 2**53",
     "stream": "a stream's name of 1 to 64 characters a-z, 0-9, '.', '_' and '-', a letter or digit first",
 }
-_HEADERS = [
+HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
@@ -41,15 +41,15 @@ def handle_errors(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _failed)
 
 
-def _as_json(request: Request, detail: str, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """An error as ``{"detail": text}``, or ``{"error": text}`` in the Open Inference Protocol."""
+def error_as_json(request: Request, detail: str, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return an error as ``{"detail": text}``, or ``{"error": text}`` in the Open Inference Protocol."""
     v2 = request.url.path == "/v2" or request.url.path.startswith("/v2/")
     return JSONResponse({"error" if v2 else "detail": detail}, status, headers)
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RefusedError)
-    return _as_json(request, error.detail, error.status, error.headers)
+    return error_as_json(request, error.detail, error.status, error.headers)
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
@@ -57,7 +57,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     name, given = str(first["loc"][-1]), str(first["input"])[:80]
     await discard(request, request.app.state.service.limits)
-    return _as_json(request, f"Expected `{name}` to be {_PARAMETERS[name]}, but got {given!r}.", 422)
+    return error_as_json(request, f"Expected `{name}` to be {_PARAMETERS[name]}, but got {given!r}.", 422)
 
 
 async def _no_such_route(request: Request, error: Exception) -> JSONResponse:
@@ -69,14 +69,14 @@ async def _no_such_route(request: Request, error: Exception) -> JSONResponse:
     elif error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         detail = f"Expected {allowed} for {path}, but got {request.method[:20]}. See /docs."
-    return _as_json(request, detail, error.status_code, error.headers)
+    return error_as_json(request, detail, error.status_code, error.headers)
 
 
 async def _failed(request: Request, _: Exception) -> JSONResponse:
     """Answer an error that nothing foresaw, which uvicorn logs; starlette sends this past `Observed`."""
-    headers = {name.decode(): value.decode() for name, value in _HEADERS}
+    headers = {name.decode(): value.decode() for name, value in HEADERS}
     headers["x-request-id"] = request.state.request_id
-    return _as_json(request, "The server failed; see its log.", 500, headers)
+    return error_as_json(request, "The server failed; see its log.", 500, headers)
 
 
 class Observed:
@@ -94,7 +94,7 @@ class Observed:
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         state = scope.setdefault("state", {})  # which `Request.state` shows
         state |= {"request_id": request_id(given), "images": 0}
-        headers = [*_HEADERS, (b"x-request-id", state["request_id"].encode())]
+        headers = [*HEADERS, (b"x-request-id", state["request_id"].encode())]
 
         async def observed(message: Message) -> None:
             nonlocal status

@@ -8,7 +8,7 @@ import socket
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 __all__ = ["listen", "run_app"]
 
@@ -35,7 +35,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
     return taken
 
 
-def run_app(app: FastAPI, sockets: list[socket.socket], *, stop_seconds: float = 30.0) -> None:
+def run_app(app: ASGIApp, sockets: list[socket.socket], *, stop_seconds: float = 30.0) -> None:
     """Serve on the sockets of `listen` until SIGTERM or SIGINT; then answer the open requests and return.
 
     Both signals are ignored from then on: the caller still saves the state, and a signal while Python exits would
@@ -53,6 +53,8 @@ def run_app(app: FastAPI, sockets: list[socket.socket], *, stop_seconds: float =
         server_header=False,
         proxy_headers=False,
         ws="none",
+        http="h11",  # not what else is installed (Ray Serve brings httptools): it bounds the headers
+        loop="asyncio",
         timeout_keep_alive=10,
         timeout_graceful_shutdown=int(stop_seconds),
     )

@@ -23,6 +23,7 @@ from vcotta._version import __version__
 from vcotta.nn.runtime import Runtime
 from vcotta.serve.adapters import Adapters
 from vcotta.serve.bundle import Bundle
+from vcotta.serve.claims import LOOK_SECONDS
 from vcotta.serve.engine import Answer, Engine, StateLostError
 from vcotta.serve.events import compare, log_batch
 from vcotta.serve.jobs import Job, Served, nothing_served, refuse, replies, stopping
@@ -54,9 +55,10 @@ class Service:
         merging: Which streams are merged, and how often; None for all, when the operator asks.
         runtime: Device and precision.
         trusted: As for `Bundle.build_network`.
+        shared: Whether other processes serve the same state folder; each stream is then served by one at a time.
 
     Raises:
-        BlockingIOError: Another server uses the state folder.
+        BlockingIOError: Another server uses the state folder, and it is not shared.
         ValueError: The bundle's network cannot be built, or the state folder is of another bundle.
 
     Attributes:
@@ -78,13 +80,14 @@ class Service:
         merging: MergeRule | None = None,
         runtime: Runtime | None = None,
         trusted: str | None = None,
+        shared: bool = False,
     ) -> None:
-        self.state, self.limits, self.metrics = state, limits or Limits(), Metrics()
+        self.state, self.limits, self.metrics, self.shared = state, limits or Limits(), Metrics(), shared
         self.pool = bundle.batch_size if pool is None else pool
         self._adapters = Adapters(bundle, runtime, trusted, self.pool)
         self.bundle = self._adapters.bundle
         failed = self.metrics.failed_checkpoints.inc
-        self.streams = Streams(self._adapters, streams or StreamLimits(), state, checkpoint_seconds, failed)
+        self.streams = Streams(self._adapters, streams or StreamLimits(), state, checkpoint_seconds, failed, shared)
         self._merging = Merging(self.streams, merging or MergeRule(), self.metrics, bundle.method)
         self.metrics.describe(version=__version__, method=bundle.method, bundle=bundle.sha256[:12])
         self.metrics.watch(self)
@@ -95,13 +98,12 @@ class Service:
         self._held = ExitStack()
 
     def __enter__(self) -> Service:
-        if self.state is not None:
+        if self.state is not None and not self.shared:
             busy = f"Expected {self.state} to be free, but another server is using it."
             self._held.enter_context(locked(self.state / ".lock", busy))
         self._held.callback(self.streams.close)
         try:
-            self.engine.resume()
-            self.streams.find_kept()
+            self.streams.begin()
         except BaseException:
             self._held.close()
             raise
@@ -219,6 +221,8 @@ class Service:
 
     def merge(self) -> Future[Served]:
         """Merge what streams have learned, in turn; the answer's body is a `MergeOutcome`. Errors as for `predict`."""
+        if self.shared:
+            raise RefusedError(409, "Each replica has a part of the streams. Export them and use `vcotta merge`.")
 
         def merge(stream: Stream) -> Served:
             return replace(nothing_served(stream.engine.changes), body=self._merging.run().as_json())
@@ -256,10 +260,7 @@ class Service:
         with self._ready:
             if not self.alive:
                 raise stopping()
-            if make:
-                stream, new = self.streams.find_or_make(name)
-            else:
-                stream, new = self.streams.find(name), False
+            stream, new = self.streams.find_or_make(name) if make else (self.streams.find(name), False)
             self._schedule.check_room(stream, job, self.limits.queue, self.streams.limits.queue)
             if found is not None:
                 found.append(stream)
@@ -301,9 +302,10 @@ class Service:
                     refuse(jobs, error)
             self._merging.run_if_due()
             self._save_due()
+            self.streams.hand_over_asked(self._ready)
 
     def _next_batch(self) -> tuple[Stream, list[Job]] | tuple[()] | None:
-        """Wait for the next batch; an empty one if a checkpoint or a merge is due first, None at the end."""
+        """Wait for the next batch; an empty one if there is something else to do first, None at the end."""
         with self._ready:
             while True:
                 found = self._schedule.next()
@@ -315,7 +317,10 @@ class Service:
                 soonest = min((one for one in (checkpoint and checkpoint[0], merge) if one is not None), default=None)
                 if soonest is not None and soonest <= 0:
                     return ()
-                self._ready.wait(min((one for one in (found, soonest) if one is not None), default=None))
+                times = [found, soonest, LOOK_SECONDS if self.shared else None]
+                wait = min((one for one in times if one is not None), default=None)
+                if not self._ready.wait(wait) and self.shared:
+                    return ()  # another process may have asked for a stream
 
     def _due(self) -> tuple[float, Stream] | None:
         """The stream whose checkpoint is due first, and in how many seconds."""

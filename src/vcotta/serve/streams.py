@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pathlib import Path
 from vcotta._util.files import write_json
 from vcotta._util.validation import Count, Settings
 from vcotta.serve.adapters import Adapters
+from vcotta.serve.claims import Claims
 from vcotta.serve.comparison import Comparison
 from vcotta.serve.diversity import DiversityEvent
 from vcotta.serve.engine import Engine
@@ -30,7 +32,7 @@ DEFAULT = "default"
 """The stream of the routes that name none."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")  # no capitals: some file systems do not tell them apart
-_FOLDER, _PINNED = "streams", "pinned.json"
+_FOLDER, _CLAIMS, _PINNED = "streams", "claims", "pinned.json"
 _KEPT, _KEPT_OF_MANY = 600, 60  # batches
 _LEAST = 2 * 2**30  # bytes for states, where `memory` is not given and two states need less
 
@@ -86,6 +88,7 @@ class Stream:
         pinned: Whether it answers as the source network and does not adapt.
         closing: Whether it is about to be deleted.
         outlier: Whether the latest merge refused it, as it learned something else than the others.
+        leaving: Whether it is being handed over to another process.
         used: When it was last served, by `time.monotonic`.
     """
 
@@ -94,7 +97,7 @@ class Stream:
         self.queue: deque[Job] = deque()
         self.waiting = self.batches = 0
         self.diversity, self.comparison = DiversityEvent(), Comparison()
-        self.closing = self.outlier = False
+        self.closing = self.leaving = self.outlier = False
         self.used = 0.0
         folder = engine.store.folder
         self.pinned = folder is not None and (folder / _PINNED).exists()
@@ -133,6 +136,7 @@ class Streams:
         state: Folder of the checkpoints; None if states need not survive.
         checkpoint_seconds: Seconds between two checkpoints of a stream.
         on_failure: Called whenever a checkpoint cannot be written.
+        shared: Whether other processes use the same folder; they must all say so.
 
     Attributes:
         memory: Bytes of the states that may be in memory.
@@ -150,8 +154,10 @@ class Streams:
         state: Path | None,
         checkpoint_seconds: float = 30.0,
         on_failure: Callable[[], None] = lambda: None,
+        shared: bool = False,
     ) -> None:
         self.limits, self._adapters, self._state = limits, adapters, state
+        self._claims = Claims(state / _CLAIMS) if shared and state is not None else None
         self._seconds, self._on_failure = checkpoint_seconds, on_failure
         self._started = time.monotonic()
         self.loads = self.evictions = 0
@@ -161,10 +167,18 @@ class Streams:
                 f"Expected `memory` to hold the state of one stream, {adapters.state_bytes} bytes, but got "
                 f"{self.memory}. Raise it, or choose a method or network with a smaller state."
             )
-        self._streams = {DEFAULT: self._make(DEFAULT)}
+        self._default = self._make(DEFAULT)
+        self._streams = {DEFAULT: self._default} if self._claims is None else {}
 
-    def find_kept(self) -> None:
-        """Add the streams whose states are on the disk, which are loaded when they are needed."""
+    def begin(self) -> None:
+        """Load the default stream and add the others that are on the disk, which are loaded when they are needed.
+
+        Where other processes share the folder, no stream is used before it is needed; for errors see `StateStore`.
+        """
+        if self._claims is not None:
+            self._default.engine.store.begin()  # checks whose folder it is
+            return
+        self._default.engine.resume()
         if self._state is None or not (folder := self._state / _FOLDER).is_dir():
             return
         for path in sorted(folder.iterdir()):
@@ -181,33 +195,71 @@ class Streams:
 
     @property
     def default(self) -> Stream:
-        """The stream of the routes that name none."""
-        return self._streams[DEFAULT]
+        """The stream of the routes that name none; a stand-in at its start while another process may use it."""
+        return self._streams.get(DEFAULT, self._default)
 
     def find(self, name: str) -> Stream:
-        """Return a stream; raise `RefusedError` (422, 404 or 409) if there is none of that name."""
-        stream = self._streams.get(check_name(name))
+        """Return a stream; raise `RefusedError` (422, 404 or 409) if there is none of that name.
+
+        Where several processes share the folder, a stream is taken if it is free; 503 if another process uses it.
+        """
+        stream = self._streams.get(check_name(name)) or self._take_kept(name)
         if stream is None:
             detail = f"There is no stream {name!r}. A request that adapts makes it, or PUT /v1/streams/{name} does."
             raise RefusedError(404, detail)
         if stream.closing:
             raise RefusedError(409, f"The stream {name!r} is being deleted. Try again in a moment.", Retry_After="1")
+        if stream.leaving:
+            raise _elsewhere(name)
         return stream
 
     def find_or_make(self, name: str) -> tuple[Stream, bool]:
         """Return a stream and whether it is new; raise `RefusedError` as `find`, and 409 if there are too many."""
-        if check_name(name) in self._streams:
+        if check_name(name) in self._streams or self._take_kept(name) is not None:
             return self.find(name), False
-        if len(self._streams) >= self.limits.streams:
+        if self._count() >= self.limits.streams:
             most = f"There are {self.limits.streams} streams already, the most allowed."
             raise RefusedError(409, f"{most} Delete one, or raise --streams.")
+        if self._claims is not None and not self._claims.take(name):
+            raise _elsewhere(name)
         self._streams[name] = self._make(name)
         return self._streams[name], True
+
+    def ask_for(self, name: str) -> bool:
+        """Return whether no other process uses a stream; ask the one that does to hand it over."""
+        return self._claims is None or self._claims.ask(check_name(name))
+
+    def hand_over_asked(self, lock: threading.Condition) -> None:
+        """Save the streams that other processes ask for, and give them up; one that cannot be saved stays.
+
+        The streams are changed while the lock is held, and saved while it is not. Streams with waiting requests stay.
+        """
+        if self._claims is None or not (names := self._claims.asked()):
+            return
+        with lock:
+            found = [self._streams[name] for name in names if name in self._streams]
+            asked = [stream for stream in found if not stream.queue and not stream.closing]
+            for stream in asked:
+                stream.leaving = True
+        for stream in asked:
+            engine = stream.engine
+            done = engine.saved or engine.lost is not None or engine.save()
+            with lock:
+                stream.leaving = False
+                if done:
+                    self.hand_over(stream)
+
+    def hand_over(self, stream: Stream) -> None:
+        """Give a stream up that was saved, so that another process may take it."""
+        stream.engine.store.close()
+        del self._streams[stream.name]
+        if self._claims is not None:
+            self._claims.release(stream.name)
 
     def delete(self, stream: Stream) -> None:
         """Remove a stream, its state on the disk too."""
         stream.engine.store.remove()
-        del self._streams[stream.name]
+        self.hand_over(stream)
 
     def make_room(self, using: Stream) -> None:
         """Put states to disk that are needed last, until the rest fits into memory with the one in use.
@@ -236,16 +288,44 @@ class Streams:
             raise RefusedError(503, detail, Retry_After="30")
 
     def close(self) -> None:
-        """Remove temporary folders."""
+        """Remove temporary folders, and give up what is shared with other processes."""
         for stream in self.all():
             stream.engine.store.close()
+        if self._claims is not None:
+            self._claims.close()
 
     def held(self) -> int:
         """Return the bytes of the states in memory, journals included."""
         return sum(stream.engine.nbytes for stream in self._streams.values())
 
+    def _count(self) -> int:
+        """How many streams there are, those that other processes use included."""
+        names = {DEFAULT, *self._streams}
+        if self._claims is not None and self._state is not None and (folder := self._state / _FOLDER).is_dir():
+            names |= {path.name for path in folder.iterdir() if _NAME.fullmatch(path.name)}
+        return len(names)
+
+    def _take_kept(self, name: str) -> Stream | None:
+        """Take a stream of the shared folder, if there is one; raise `RefusedError` (503) if another process has it."""
+        if self._claims is None or not self._is_kept(name):
+            return None
+        if not self._claims.take(name):
+            raise _elsewhere(name)
+        if not self._is_kept(name):  # deleted by the process that had it
+            self._claims.release(name)
+            return None
+        self._streams[name] = self._make(name)
+        return self._streams[name]
+
+    def _is_kept(self, name: str) -> bool:
+        folder = self._folder(name)
+        return name == DEFAULT or (folder is not None and folder.is_dir())
+
+    def _folder(self, name: str) -> Path | None:
+        return self._state if name == DEFAULT or self._state is None else self._state / _FOLDER / name
+
     def _make(self, name: str) -> Stream:
-        folder = self._state if name == DEFAULT or self._state is None else self._state / _FOLDER / name
+        folder = self._folder(name)
         store = StateStore(folder, self._adapters.bundle, self._seconds, self._on_failure)
         kept = _KEPT if name == DEFAULT else _KEPT_OF_MANY
         return Stream(name, Engine(self._adapters, store=store), History(kept, self._started))
@@ -255,3 +335,8 @@ def _needed_last(stream: Stream) -> tuple[bool, float]:
     """What sorts streams so that those come first whose states are probably needed last."""
     waits = bool(stream.queue)
     return waits, -stream.used if waits else stream.used
+
+
+def _elsewhere(name: str) -> RefusedError:
+    detail = f"Another replica is handing the stream {name!r} over. Try again in a moment."
+    return RefusedError(503, detail, Retry_After="1")
