@@ -147,7 +147,11 @@ def serve(
     ] = None,
     merge_every: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="Merge what streams have learned so often. Default: never.", min=1),
+        typer.Option(
+            metavar="SECONDS",
+            help="Seconds between two merges of what the streams have learned. Default: never.",
+            min=1,
+        ),
     ] = None,
     merge: Annotated[
         str, typer.Option(metavar="PATTERN", help="Names of the streams to merge; pinned and flagged ones are not.")
