@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -13,7 +16,7 @@ from vcotta.nn.batch_norm import keep_views_apart, use_batch_statistics
 from vcotta.nn.distributed import World, join_world
 from vcotta.nn.sharing import Sharing, current, use_sharing
 
-from ..distributed import together
+from ..distributed import free_port, together
 
 
 class Normalise(nn.BatchNorm2d):
@@ -105,3 +108,25 @@ def test_a_process_that_torchrun_did_not_start_is_refused_with_the_command_to_us
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ValueError, match="torchrun --nproc-per-node 2 -m vcotta run"), join_world():
         pass
+
+
+GROUP_OF_ONE = """
+import os
+from pathlib import Path
+
+import torch
+from vcotta.nn.distributed import join_world
+
+with join_world() as world:
+    world.exchange("here")
+    torch.optim.Adam([torch.zeros(1, requires_grad=True)]).step()  # the first optimiser imports much of torch
+print([task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm")])
+"""
+
+
+def test_no_thread_of_the_group_outlives_it_to_abort_the_process_at_its_end() -> None:
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+    ended = subprocess.run(
+        [sys.executable, "-c", GROUP_OF_ONE], env=os.environ | place, capture_output=True, text=True, check=True
+    )
+    assert "gloo" not in ended.stdout

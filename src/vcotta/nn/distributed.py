@@ -7,6 +7,7 @@ they call the hook `vcotta.nn.sharing.current`.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -149,6 +150,9 @@ def join_world(device: str = "cpu", *, backend: str | None = None, timeout: floa
             )
         torch.cuda.set_device(place % count)
     backend = backend or ("cpu:gloo,cuda:nccl" if gpu else "gloo")
+    # Functions there have the group as a default argument if imported after it exists (a first optimiser does that).
+    # Kept so, its threads outlive it and may abort the process when Python ends.
+    importlib.import_module("torch.distributed.nn.functional")
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
     yield World(dist.get_rank(), dist.get_world_size(), backend)
     dist.destroy_process_group()  # not after an error: it could wait for processes that ended
