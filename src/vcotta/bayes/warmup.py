@@ -17,14 +17,16 @@ from torch.nn import functional as F
 
 from vcotta._util.progress import Progress, display, epoch_lines
 from vcotta._util.tensorfile import read_state, state_kind, weights_sha256, write_state
-from vcotta._util.validation import Count, NonNegative, Positive, Settings, at_least
+from vcotta._util.validation import Count, NonNegative, Positive, Settings, at_least, between
 from vcotta.bayes.convert import to_variational
 from vcotta.bayes.gaussian import kl_divergence
+from vcotta.bayes.held_back import HeldBack
 from vcotta.bayes.layers import is_variational, sampling, variational_parameters
 from vcotta.nn.augment import augmix
 from vcotta.nn.batch_norm import batch_norms, reestimate_statistics
 from vcotta.nn.epoch_state import EpochState, Stateful
 from vcotta.nn.inputs import check_accepted, check_images, check_labels, check_network, labelled_batches, other_shape
+from vcotta.nn.optim import step_scale
 from vcotta.nn.rng import OwnRng
 from vcotta.nn.runtime import Runtime
 from vcotta.nn.views import random_view
@@ -33,6 +35,7 @@ __all__ = ["WarmUpConfig", "is_warmed_file", "load_warmed", "save_warmed", "warm
 
 Source = Iterable[tuple[Tensor, Tensor]]
 
+_UNKNOWN_LENGTH = 100  # batches of an epoch, where the loader does not tell
 _CHECKPOINT_KIND = "vcotta-warming-1"
 _WARMED_KIND = "vcotta-warmed-1"
 
@@ -43,8 +46,14 @@ class WarmUpConfig(Settings):
 
     Attributes:
         epochs: Passes over the source data (paper: 5).
-        lr: Start of Adam's step size, which falls to 0 along a cosine (ours; the paper gives none).
+        lr: Start of Adam's step size, which falls to 0 along a cosine; with ``relative`` in units of each tensor's root
+            mean square (ours; the paper gives none).
+        relative: Whether ``lr`` is relative (ours). One absolute step does not suit a WRN-28-10 with weights of 0.004
+            and a small network with weights of 0.1.
         sigma_ratio: r in sigma0 = r * rms(weight), the width of the prior and the start of q (ours).
+        sigma_travel: How far log sigma can move during the whole warm-up if every step goes one way: the steps of rho
+            add up to this, however many there are, so a few epochs learn a width for each weight (ours). None gives rho
+            the steps of the means, an absolute ``lr``: sigma then stays where it began.
         views: Train on random views, one draw per image, as the adaptation will see them (ours).
         flip: Whether these views may mirror the image.
         augmix: Apply AugMix to the images, after the views (ours, for networks trained on AugMix images).
@@ -52,6 +61,8 @@ class WarmUpConfig(Settings):
             that moving every weight by one sigma costs kappa / 2 (ours). None is the paper's KL / N_source, that is
             kappa = D / N_source: 5 for a ResNet-20 on CIFAR-10, but 730 for a WRN-28-10, which then hardly moves.
         source_size: N in KL / N, for ``kl_weight=None``; by default counted from the loader.
+        held_back: Share of the source images to judge the result by instead of learning from them, at most 500 images
+            (ours), see `warm_up`; 0 for none.
         statistics_images: Source images from which BatchNorm's statistics are estimated again at the end; they are kept
             in memory during the last epoch.
         seed: Seed of views and noise.
@@ -60,13 +71,16 @@ class WarmUpConfig(Settings):
     """
 
     epochs: Count = 5
-    lr: NonNegative = 3e-4
+    lr: NonNegative = 0.01
+    relative: bool = True
     sigma_ratio: Positive = 0.3
+    sigma_travel: NonNegative | None = 8.0
     views: bool = True
     flip: bool = True
     augmix: bool = False
-    kl_weight: NonNegative | None = 0.7
+    kl_weight: NonNegative | None = 0.05
     source_size: Count | None = None
+    held_back: Annotated[float, between(0, 0.5)] = 0.1
     statistics_images: Annotated[int, at_least(2)] = 2000
     seed: int = 0
     unsupported: Literal["error", "keep"] = "error"
@@ -141,7 +155,8 @@ def warm_up(
             "Give a list or a DataLoader."
         )
     steps, normalised = config.epochs * _length(loader), any(batch_norms(net))
-    optimizer = torch.optim.Adam(net.parameters(), lr=config.lr, fused=True)
+    optimizer = _optimizer(config, net, steps)
+    held = HeldBack(config.held_back, _size(loader), flip=config.flip, seed=config.seed)
     rng = OwnRng(config.seed, runtime.device)
     parts: dict[str, Stateful] = {"model": net, "optimizer": optimizer, "rng": rng}
     facts = {}
@@ -170,13 +185,17 @@ def warm_up(
                     if last and sum(map(len, kept)) < config.statistics_images:
                         kept.append(images)
                     share = step / steps if steps else epoch / config.epochs
-                    optimizer.param_groups[0]["lr"] = config.lr * (1 + math.cos(math.pi * share)) / 2
+                    for group in optimizer.param_groups:
+                        group["lr"] = group["initial_lr"] * (1 + math.cos(math.pi * share)) / 2
+                    learned = held.learned(images) if config.held_back else None
+                    if learned is not None and epoch == done:
+                        held.collect(images, labels, learned)
                     seen = random_view(images, flip=config.flip, per_image=True) if config.views else images
                     seen = augmix(seen) if config.augmix else seen
                     with sampling(net):
                         logits = runtime.forward(net, seen)
                     kl = kl_divergence(net, prior, compiled=bool(runtime.compile))
-                    loss = F.cross_entropy(logits, labels.to(runtime.device)) + kl_scale * kl
+                    loss = _fit(logits, labels.to(runtime.device), learned) + kl_scale * kl
                     optimizer.zero_grad(set_to_none=True)
                     loss.backward()
                     optimizer.step()
@@ -197,9 +216,31 @@ def warm_up(
                 after_epoch(epoch + 1)
         net.requires_grad_(False).eval()
         reestimate_statistics(net, kept)
+        verdict = held.go_back(net, prior, kept, runtime)
         if path is not None:
-            save_warmed(net, path, config=asdict(config))
+            save_warmed(net, path, config=asdict(config), held_back=verdict and asdict(verdict))
     return net
+
+
+def _optimizer(config: WarmUpConfig, net: nn.Module, steps: int) -> torch.optim.Optimizer:
+    """Adam, with a step size for each tensor if they are relative, and one of their own for the rhos."""
+    travel = config.sigma_travel
+    rhos = set() if travel is None else {id(rho) for _, _, rho in variational_parameters(net)}
+    # Steps that fall along a cosine from s to 0 add up to half of s times their number.
+    of_rho = 0.0 if travel is None else 2 * travel / (steps or config.epochs * _UNKNOWN_LENGTH)
+    groups: dict[float, list[Tensor]] = {}
+    for parameter in net.parameters():
+        scale = step_scale(parameter) if config.relative else 1.0
+        groups.setdefault(of_rho if id(parameter) in rhos else config.lr * scale, []).append(parameter)
+    found = [{"params": tensors, "lr": lr, "initial_lr": lr} for lr, tensors in groups.items()]
+    return torch.optim.Adam(found, fused=True)
+
+
+def _fit(logits: Tensor, labels: Tensor, learned: Tensor | None) -> Tensor:
+    """Mean cross-entropy of the images to learn from."""
+    if learned is None:
+        return F.cross_entropy(logits, labels)
+    return F.cross_entropy(logits, labels, reduction="none") @ learned / learned.sum().clamp_min(1)
 
 
 def _kl_scale(config: WarmUpConfig, net: nn.Module, loader: Source) -> float:
@@ -208,15 +249,22 @@ def _kl_scale(config: WarmUpConfig, net: nn.Module, loader: Source) -> float:
         return config.kl_weight / sum(mean.numel() for _, mean, _ in variational_parameters(net))
     if config.source_size is not None:
         return 1 / config.source_size
-    dataset = getattr(loader, "dataset", None)
-    if isinstance(dataset, Sized):
-        return 1 / len(dataset)
-    if isinstance(loader, (list, tuple)):
-        return 1 / sum(len(labels) for _, labels in loader)
+    if size := _size(loader):
+        return 1 / size
     raise ValueError(
         "Expected `loader.dataset`, to count the source images, but the loader has none. Give "
         "WarmUpConfig(source_size=...), or a `kl_weight`, which does not need it."
     )
+
+
+def _size(loader: Source) -> int | None:
+    """The number of source images, None where the loader does not tell."""
+    dataset = getattr(loader, "dataset", None)
+    if isinstance(dataset, Sized):
+        return len(dataset)
+    if isinstance(loader, (list, tuple)):
+        return sum(len(labels) for _, labels in loader)
+    return None
 
 
 def _placed(

@@ -21,6 +21,7 @@ from vcotta.methods.parts.losses import cross_entropy, entropy, symmetric_cross_
 from vcotta.methods.parts.mean_teacher import student_and_teacher, update_teacher
 from vcotta.methods.parts.prior_mixture import AlphaRule, filter_views, mix, mixing_weight
 from vcotta.methods.registry import register_method
+from vcotta.nn.optim import step_scale
 from vcotta.nn.views import random_view, random_views
 
 __all__ = ["VCoTTA", "VCoTTAConfig"]
@@ -38,6 +39,9 @@ _PUBLISHED = {
     "label_prior": False,
 }
 """Settings that the paper and the authors' code share."""
+
+_PUBLISHED_WARM_UP = {"lr": 3e-4, "relative": False, "sigma_travel": None, "kl_weight": 0.7, "held_back": 0.0}
+"""Warm-up of the presets of the paper and of its authors: nothing of it is published but the number of epochs."""
 
 PRESETS = {
     "best": Preset(
@@ -58,7 +62,7 @@ PRESETS = {
             "cifar100": {"margin": 0.3},
             "imagenet": {"margin": 0.1, "loss": "ce", "lr": 1e-2, "optimizer": "sgd"},
         },
-        warm_up={"kl_weight": None},  # KL / N, five epochs, no AugMix
+        warm_up={**_PUBLISHED_WARM_UP, "kl_weight": None},  # KL / N, five epochs, no AugMix
         warm_up_datasets={"cifar100": {"epochs": 5, "augmix": False}},
     ),
     "authors": Preset(
@@ -72,7 +76,8 @@ PRESETS = {
             "lr": 1e-3,
             "kl_weight": None,
             "kl_lambda": 500_000.0,
-        }
+        },
+        warm_up=_PUBLISHED_WARM_UP,
     ),
 }
 """``best`` won on the four held-out corruptions of CIFAR-10 and is the same for every data set but digits; ImageNet has
@@ -207,7 +212,7 @@ class VCoTTA(Adapter):
         self.networks = student_and_teacher(model, self.frozen())
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         rhos = {id(rho) for _, _, rho in variational_parameters(model)}
-        scales = [1.0 if id(p) in rhos else _rms(p) for p in trained] if self.config.relative else None
+        scales = [1.0 if id(p) in rhos else step_scale(p) for p in trained] if self.config.relative else None
         self.make_optimizer(trained, self.config.optimizer, self.config.lr, scales)
         assert self.optimizer is not None
         for group in self.optimizer.param_groups:
@@ -338,8 +343,3 @@ class VCoTTA(Adapter):
         for group in self.optimizer.param_groups:
             group["lr"] = share * group["initial_lr"]
         return share
-
-
-def _rms(tensor: Tensor) -> float:
-    """Root mean square, at least 1e-3: a bias that starts at zero must be able to leave it."""
-    return max(tensor.detach().square().mean().sqrt().item(), 1e-3)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vcotta._util.errors import unknown_name
 
-__all__ = ["AdamFirstStep", "OptimizerName", "load_optimizer", "make_optimizer"]
+__all__ = ["AdamFirstStep", "OptimizerName", "load_optimizer", "make_optimizer", "step_scale"]
 
 OptimizerName = Literal["adam", "sgd", "momentum"]
 """``adam`` with torch's defaults; ``sgd`` with Nesterov momentum 0.9, both as the CoTTA line of work uses them; or
@@ -40,6 +40,11 @@ def make_optimizer(
         # torch makes this buffer at the first step, and leaves it unfilled if that step is skipped.
         sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return sgd
+
+
+def step_scale(tensor: Tensor) -> float:
+    """Root mean square, the unit of relative steps; at least 1e-3, so that a bias of zero can leave it."""
+    return max(tensor.detach().square().mean().sqrt().item(), 1e-3)
 
 
 class AdamFirstStep(torch.optim.Optimizer):
