@@ -74,11 +74,11 @@ class WarmUpConfig(Settings):
     lr: NonNegative = 0.01
     relative: bool = True
     sigma_ratio: Positive = 0.3
-    sigma_travel: NonNegative | None = 8.0
+    sigma_travel: NonNegative | None = 16.0
     views: bool = True
     flip: bool = True
     augmix: bool = False
-    kl_weight: NonNegative | None = 0.05
+    kl_weight: NonNegative | None = 0.01
     source_size: Count | None = None
     held_back: Annotated[float, between(0, 0.5)] = 0.1
     statistics_images: Annotated[int, at_least(2)] = 2000
