@@ -399,7 +399,8 @@ def test_an_exploding_loss_stops_with_advice(source) -> None:
 
 def test_the_divergence_is_weighed_by_the_source_or_by_the_weights(tiny, source) -> None:
     def moved(kl_weight: float | None) -> float:
-        net = warm_up(tiny(), source, WarmUpConfig(epochs=3, lr=1e-2, kl_weight=kl_weight), progress=False)
+        config = WarmUpConfig(epochs=3, sigma_travel=0.0, kl_weight=kl_weight)
+        net = warm_up(tiny(), source, config, progress=False)
         return kl_divergence(net, to_variational(tiny())).item()
 
     weights = sum(mean.numel() for _, mean, _ in variational_parameters(to_variational(tiny())))

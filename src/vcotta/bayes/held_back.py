@@ -29,7 +29,7 @@ _DRAWS = 8
 _NARROWINGS = 12  # by the root of two, so to a 64th
 _SMALL = 0.002  # a difference of NLL that does not matter
 _WAYS = (1.0, 0.5, 0.25, 0.125)
-_ALLOWED = (0.01, 0.05, 0.0)  # of error, NLL and NLL on views: a network often knows its source images by heart
+_ALLOWED_ERROR = 0.03  # a network often knows its source images by heart, and any change costs it some of them
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ class HeldBack:
     def go_back(self, net: nn.Module, plain: nn.Module, kept: Sequence[Tensor], runtime: Runtime) -> Verdict | None:
         """Move a warmed network back towards the plain one, as far as the held-back images ask for.
 
-        Judged are error and negative log-likelihood (NLL) on the images as they are, with the source's statistics, and
-        the NLL on random views, with each batch's. The first may rise by a point, the second by 0.05, as the plain
-        network may have been trained on these very images, the third not at all; a rise within two standard errors of
-        the difference is chance. Of 1, 1/2, 1/4, 1/8 and 0 of the way the longest that passes is gone. The widths of
-        the posterior stay, but for one factor of at most 1, the largest with which eight draws predict these images as
-        they are with an NLL within a tenth of that of the means, or 0.002. BatchNorm's statistics are estimated from
-        ``kept``.
+        Judged are the error on the images as they are, with the source's statistics, which may rise by three points,
+        and the sum of two negative log-likelihoods (NLL), on these and on random views with each batch's statistics,
+        which may not rise. Within two standard errors a rise is chance. The error is not held more tightly, as the
+        plain network was usually trained on these very images: a ResNet-20 that errs on 0.2 % of them errs on 8.8 % of
+        new ones. Of 1, 1/2, 1/4, 1/8 and 0 of the way the longest that passes is gone. The widths of the posterior
+        stay, but for one factor of at most 1, the largest with which eight draws predict these images as they are with
+        an NLL within a tenth of that of the means, or 0.002. BatchNorm's statistics are estimated from ``kept``.
 
         Returns:
             The verdict; None if there are fewer than thirty images to judge by.
@@ -128,8 +128,7 @@ class HeldBack:
                 reestimate_statistics(net, kept)
             after = self._losses(net, runtime)
             change = after - before
-            chance = 2 * change.std(0) / math.sqrt(len(change)) + 1e-6
-            if not way or bool((change.mean(0) <= chance.maximum(chance.new_tensor(_ALLOWED))).all()):
+            if not way or _passes(change[:, 0], _ALLOWED_ERROR) and _passes(change[:, 1] + change[:, 2]):
                 break
         width, draws = self._narrow(net, runtime, after[:, 1].mean().item())
         found = Verdict(way, width, len(change), _means(before), _means(after), draws)
@@ -193,6 +192,11 @@ def use_own_statistics(net: nn.Module) -> nn.Module:
     copied = copy.deepcopy(net).eval()
     use_batch_statistics(copied, True)
     return copied
+
+
+def _passes(rise: Tensor, allowed: float = 0.0) -> bool:
+    """Whether the mean rise is allowed, or within two standard errors of what is."""
+    return rise.mean().item() <= allowed + 2 * rise.std().item() / math.sqrt(len(rise)) + 1e-6
 
 
 def _means(losses: Tensor) -> tuple[float, float, float]:
