@@ -15,7 +15,7 @@ from vcotta.methods import BN, VCoTTA, VCoTTAConfig, warm_up_settings
 from vcotta.methods import vcotta as module
 from vcotta.methods.parts.prior_mixture import mix
 
-plain = functools.partial(VCoTTAConfig, statistics="batch", label_prior=False)
+plain = functools.partial(VCoTTAConfig, statistics="batch", label_prior=False, prediction_alpha=None)
 """The settings without what is inferred of a stream, for which there are tests of their own."""
 
 
@@ -173,6 +173,58 @@ def test_sample_scope_gives_each_image_its_own_weight(net, images, monkeypatch) 
         assert adapter.last["alpha"] == pytest.approx(0.5, abs=1e-3)
     assert (outputs["sample"] > 0.99).all()
     assert (outputs["batch"] < 0.7).all()
+
+
+def test_the_prediction_has_a_weight_of_its_own_and_the_target_keeps_alpha(net, images) -> None:
+    own, same = (VCoTTA(net, plain(lr=0.05, views=1, inference="x0", prediction_alpha=a), seed=0) for a in (1.0, None))
+    for seed in range(2):
+        assert torch.equal(own(images(seed=seed)), BN(to_point(net))(images(seed=seed)))
+        same(images(seed=seed))
+    assert (own.last["alpha"], own.last["prediction_alpha"]) == (0.5, 1.0)
+    assert (same.last["alpha"], same.last["prediction_alpha"]) == (0.5, 0.5)
+    weights = zip(own.networks["student"].parameters(), same.networks["student"].parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in weights)
+
+
+def test_a_teacher_that_is_less_certain_than_the_source_hands_the_prediction_to_it(net, images, monkeypatch) -> None:
+    sure, unsure = torch.tensor([9.0, 0, 0, 0]).log_softmax(-1), torch.zeros(4).log_softmax(-1)
+    shares = {}
+    for name, (source, teacher) in {"sick": (sure, unsure), "healthy": (unsure, sure), "equal": (sure, sure)}.items():
+        adapter = VCoTTA(net, plain(prediction_alpha="evidence", views=1))
+        fixed_views(monkeypatch, adapter, source.expand(2, 60, 4), teacher.expand(2, 60, 4))
+        for seed in range(3):
+            adapter(images(60, seed))
+        shares[name] = adapter.last["prediction_alpha"]
+    assert shares["equal"] == pytest.approx(0.1, abs=1e-3)
+    assert shares["sick"] > 0.99
+    assert shares["healthy"] < 0.01
+
+
+def test_the_weight_by_evidence_is_about_the_same_however_images_are_batched(net, images, monkeypatch) -> None:
+    source, teacher = torch.tensor([2.0, 0, 0, 0]).log_softmax(-1), torch.zeros(4).log_softmax(-1)
+    shares = []
+    for size in (1, 50):
+        adapter = VCoTTA(net, plain(prediction_alpha="evidence", views=1, lr=0.0))
+        fixed_views(monkeypatch, adapter, source.expand(2, size, 4), teacher.expand(2, size, 4))
+        for _ in range(50 // size):
+            adapter(images(size))
+        shares.append(adapter.last["prediction_alpha"])
+    assert shares[0] == pytest.approx(shares[1], abs=0.1)
+    assert shares[0] > 0.3
+
+
+def test_predict_leaves_the_evidence_as_it_is(net, images) -> None:
+    adapter = VCoTTA(net, VCoTTAConfig(views=1))
+    adapter(images())
+    before = adapter.memory["evidence"].clone()
+    adapter.predict(images(seed=1))
+    assert torch.equal(adapter.memory["evidence"], before)
+
+
+def test_an_alpha_of_the_callers_holds_for_the_prediction_too_unless_that_is_given() -> None:
+    assert configure("vcotta").prediction_alpha == "evidence"
+    assert configure("vcotta", alpha=0.3).prediction_alpha is None
+    assert configure("vcotta", alpha=0.3, prediction_alpha=0.1).prediction_alpha == 0.1
 
 
 def test_the_target_is_the_teacher_or_the_mixture(net) -> None:
@@ -378,14 +430,21 @@ def test_a_plain_network_is_refused_without_source_data_and_warmed_up_with_it(ti
     assert not torch.equal(named.start.fc.weight, adapter.start.fc.weight)
 
 
-@pytest.mark.parametrize(("preset", "kl_weight"), [("paper", None), ("best", 0.7), ("authors", 0.7)])
-def test_a_plain_network_is_warmed_up_as_its_preset_says(preset, kl_weight, tiny, images) -> None:
+PUBLISHED = {"lr": 3e-4, "relative": False, "sigma_travel": None, "held_back": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("preset", "changed"),
+    [("best", {}), ("authors", PUBLISHED | {"kl_weight": 0.7}), ("paper", PUBLISHED | {"kl_weight": None})],
+)
+def test_a_plain_network_is_warmed_up_as_its_preset_says(preset, changed, tiny, images) -> None:
     source = [(images(8, seed), torch.arange(8) % 4) for seed in range(3)]
     adapter = build_adapter("vcotta", tiny(), source=source, preset=preset, views=1)
-    expected = warm_up(tiny(), source, WarmUpConfig(kl_weight=kl_weight), progress=False).state_dict()
+    expected = warm_up(tiny(), source, WarmUpConfig(**changed), progress=False).state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in adapter.start.state_dict().items())
-    assert warm_up_settings("vcotta", "cifar10", preset) == ({"kl_weight": None} if preset == "paper" else {})
+    assert warm_up_settings("vcotta", "cifar10", preset) == changed
 
 
 def test_the_papers_warm_up_on_cifar100_has_its_epochs_and_no_augmix() -> None:
-    assert warm_up_settings("vcotta", "cifar100", "paper") == {"kl_weight": None, "epochs": 5, "augmix": False}
+    published = PUBLISHED | {"kl_weight": None, "epochs": 5, "augmix": False}
+    assert warm_up_settings("vcotta", "cifar100", "paper") == published

@@ -19,7 +19,7 @@ from vcotta.methods.class_mix import LATER, StreamSettings
 from vcotta.methods.parts.layers import normalisation_and_classifier
 from vcotta.methods.parts.losses import cross_entropy, entropy, symmetric_cross_entropy
 from vcotta.methods.parts.mean_teacher import student_and_teacher, update_teacher
-from vcotta.methods.parts.prior_mixture import AlphaRule, filter_views, mix, mixing_weight
+from vcotta.methods.parts.prior_mixture import AlphaRule, evidence, filter_views, insurance, mix, mixing_weight
 from vcotta.methods.registry import register_method
 from vcotta.nn.optim import step_scale
 from vcotta.nn.views import random_view, random_views
@@ -33,6 +33,7 @@ _PUBLISHED = {
     "loss": "sce",
     "student": "image",
     "beta": 0.999,
+    "prediction_alpha": None,
     "relative": False,
     "full_batch": None,
     "statistics": "batch",
@@ -92,6 +93,9 @@ class VCoTTAConfig(StreamSettings):
         views: N, the number of random views beside the image itself, 0 or more (paper: 32).
         alpha: Weight of the source prior: ``"entropy"``, ``"printed"``, ``"confidence"`` (see `mixing_weight`) or a
             fixed number in [0, 1].
+        prediction_alpha: Weight of the source in the prediction, where ``alpha`` is that in target and divergence:
+            ``"evidence"`` (ours), about 0.1 and more while the teacher is less certain than the source, see
+            `insurance`; a fixed number in [0, 1]; or None for ``alpha`` (paper).
         source_views: Whether the source predicts the views too (paper), or the image only (ours; half the passes, and
             better on a WRN-28-10). With ``alpha=0`` it predicts the image only.
         scope: One alpha for the ``"batch"``, or one for each ``"sample"`` in prediction and target (the divergences
@@ -131,6 +135,7 @@ class VCoTTAConfig(StreamSettings):
 
     views: NonNegativeInt = 32
     alpha: AlphaRule | UnitInterval = 0.5
+    prediction_alpha: Literal["evidence"] | UnitInterval | None = "evidence"
     source_views: bool = False
     scope: Literal["batch", "sample"] = "sample"
     tau: Positive = 0.1
@@ -173,7 +178,8 @@ class VCoTTA(Adapter):
 
     where :math:`q_0` is the warmed source (the start network), :math:`\bar q` the teacher, a moving average of q, and
     :math:`\bar p'` its prediction on the views it is most certain of. The prediction returned is the mixture
-    :math:`\alpha p_0 + (1-\alpha)\bar p` of probabilities at the means, from before the update (Eq. inference).
+    :math:`\alpha p_0 + (1-\alpha)\bar p` of probabilities at the means, from before the update (Eq. inference). Here the
+    weight in the prediction is one of its own, ``prediction_alpha``.
 
     That is the preset ``paper``. The presets ``authors`` (their code) and ``best`` (the default) differ where
     `VCoTTAConfig` says so. Source, teacher and every prediction use the means; at most the student's training samples.
@@ -202,8 +208,14 @@ class VCoTTA(Adapter):
 
     @classmethod
     def settings_for(cls, dataset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of a preset; of `kl_weight` and `kl_lambda` the one the caller gives replaces the other."""
+        """The settings of a preset, as far as the caller's leave room for them.
+
+        Of ``kl_weight`` and ``kl_lambda`` the one that is given replaces the other. An ``alpha`` that is given holds for
+        the prediction, too.
+        """
         settings = super().settings_for(dataset, options)
+        if "alpha" in options:
+            settings |= {"prediction_alpha": None}
         given = [name for name in ("kl_weight", "kl_lambda") if name in options]
         return settings | {"kl_weight": None, "kl_lambda": None} if len(given) == 1 else settings
 
@@ -232,7 +244,8 @@ class VCoTTA(Adapter):
         with torch.no_grad():
             source, teacher = self._log_probs(images)
             alpha = self._alpha(source, teacher)
-            prediction = self._infer(source, teacher, alpha)
+            share = self._share(source, teacher, alpha, update=True)
+            prediction = self._infer(source, teacher, share)
             target = self._target(source, teacher, alpha)
             if self.config.label_prior and (labels := self.infer_labels(prediction)):
                 target = (target + labels.correction).log_softmax(-1)
@@ -241,6 +254,7 @@ class VCoTTA(Adapter):
         self._update(images, target, alpha.mean())
         self.note(
             alpha=alpha.mean(),
+            prediction_alpha=share.mean(),
             entropy=entropy(prediction).mean(),
             entropy_source=entropy(source[0]).mean(),
             entropy_teacher=entropy(teacher[0]).mean(),
@@ -251,7 +265,7 @@ class VCoTTA(Adapter):
     def predict_only(self, images: Tensor, samples: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """The mixture at the means, mixtures of draws of source and teacher with the same alpha, and alpha."""
         source, teacher = self._log_probs(images)
-        alpha, draws = self._alpha(source, teacher), []
+        alpha, draws = self._share(source, teacher, self._alpha(source, teacher)), []
         nets = self.start, self.networks["teacher"]
         for _ in range(samples):
             with sampling(nets[0]), sampling(nets[1]):
@@ -287,6 +301,18 @@ class VCoTTA(Adapter):
             source, teacher = source.flatten(0, 1).unsqueeze(1), teacher.flatten(0, 1).unsqueeze(1)
         alpha = mixing_weight(source, teacher, rule, self.config.tau).unsqueeze(-1)
         return alpha.mean(0, keepdim=True) if self.config.scope == "batch" else alpha
+
+    def _share(self, source: Tensor, teacher: Tensor, alpha: Tensor, *, update: bool = False) -> Tensor:
+        """The weight of the source in the prediction, of the shape of ``alpha``, its weight in the target."""
+        rule = self.config.prediction_alpha
+        if rule is None:
+            return alpha
+        if rule != "evidence":
+            return torch.full_like(alpha, rule)
+        nats = evidence(source[0], teacher[0], self.memory.get("evidence"))
+        if update:
+            self.memory["evidence"] = nats
+        return insurance(nats).expand_as(alpha)
 
     def _infer(self, source: Tensor, teacher: Tensor, alpha: Tensor) -> Tensor:
         """The mixture's prediction; views that the source did not predict count with the teacher's prediction alone."""
