@@ -128,7 +128,7 @@ class HeldBack:
                 reestimate_statistics(net, kept)
             after = self._losses(net, runtime)
             change = after - before
-            if not way or _passes(change[:, 0], _ALLOWED_ERROR) and _passes(change[:, 1] + change[:, 2]):
+            if not way or (_passes(change[:, 0], _ALLOWED_ERROR) and _passes(change[:, 1] + change[:, 2])):
                 break
         width, draws = self._narrow(net, runtime, after[:, 1].mean().item())
         found = Verdict(way, width, len(change), _means(before), _means(after), draws)

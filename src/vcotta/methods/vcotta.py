@@ -178,8 +178,8 @@ class VCoTTA(Adapter):
 
     where :math:`q_0` is the warmed source (the start network), :math:`\bar q` the teacher, a moving average of q, and
     :math:`\bar p'` its prediction on the views it is most certain of. The prediction returned is the mixture
-    :math:`\alpha p_0 + (1-\alpha)\bar p` of probabilities at the means, from before the update (Eq. inference). Here the
-    weight in the prediction is one of its own, ``prediction_alpha``.
+    :math:`\alpha p_0 + (1-\alpha)\bar p` of probabilities at the means, from before the update (Eq. inference).
+    Here the weight in the prediction is one of its own, ``prediction_alpha``.
 
     That is the preset ``paper``. The presets ``authors`` (their code) and ``best`` (the default) differ where
     `VCoTTAConfig` says so. Source, teacher and every prediction use the means; at most the student's training samples.
@@ -210,8 +210,8 @@ class VCoTTA(Adapter):
     def settings_for(cls, dataset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
         """The settings of a preset, as far as the caller's leave room for them.
 
-        Of ``kl_weight`` and ``kl_lambda`` the one that is given replaces the other. An ``alpha`` that is given holds for
-        the prediction, too.
+        Of ``kl_weight`` and ``kl_lambda`` the one that is given replaces the other. An ``alpha`` that is given holds
+        for the prediction, too.
         """
         settings = super().settings_for(dataset, options)
         if "alpha" in options:

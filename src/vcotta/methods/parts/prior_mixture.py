@@ -53,7 +53,8 @@ def evidence(source: Tensor, teacher: Tensor, before: Tensor | None = None) -> T
     Args:
         source: Log-probabilities of the source, (batch, classes).
         teacher: Those of the teacher.
-        before: The evidence of the batches before; None, which is 0, at the start. An excess that is not finite leaves it as it is.
+        before: The evidence of the batches before; None, which is 0, at the start. An excess that is not finite
+            leaves it as it is.
 
     Example:
         >>> sure, unsure = torch.tensor([[0.99, 0.01]]).log(), torch.tensor([[0.5, 0.5]]).log()
