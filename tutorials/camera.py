@@ -83,7 +83,6 @@ adapter = vcotta.build_adapter(
     source=loader,
     flip=False,
     views=8,
-    warmup=vcotta.WarmUpConfig(lr=4e-3),
 )
 print(
     f"{len(data)} pictures in {len(data.class_names)} classes: {' '.join(data.class_names)}"

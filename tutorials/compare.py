@@ -26,7 +26,7 @@ net = train(
     TrainConfig(epochs=12, shift=2),
 )
 warmed = vcotta.warm_up(
-    net, loader, vcotta.WarmUpConfig(epochs=10, lr=4e-3, flip=False)
+    net, loader, vcotta.WarmUpConfig(flip=False)
 )
 
 stream = vcotta.make_stream(

@@ -71,7 +71,7 @@ adapter = vcotta.build_adapter(
     source=loader,
     flip=False,
     views=2,
-    warmup=vcotta.WarmUpConfig(epochs=2, lr=4e-3),
+    warmup=vcotta.WarmUpConfig(epochs=2),
 )
 
 # %% [markdown]

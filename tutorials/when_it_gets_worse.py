@@ -32,7 +32,7 @@ net = train(
     loader,
     TrainConfig(epochs=12, shift=2),
 )
-warmed = vcotta.warm_up(net, loader, vcotta.WarmUpConfig(lr=4e-3, flip=False))
+warmed = vcotta.warm_up(net, loader, vcotta.WarmUpConfig(flip=False))
 
 
 def error_of(
@@ -222,7 +222,7 @@ except ValueError as error:
 
 # %%
 few = batches(train_data.images[:100], train_data.labels[:100], 50, shuffle_seed=0)
-start = vcotta.warm_up(net, few, vcotta.WarmUpConfig(lr=4e-3, flip=False))
+start = vcotta.warm_up(net, few, vcotta.WarmUpConfig(flip=False))
 print(
     f"vcotta warmed up on 100 images {error_of('vcotta', start):.1%}, on 1000 {good['vcotta']:.1%}"
 )
