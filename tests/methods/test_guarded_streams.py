@@ -32,7 +32,7 @@ def warmed() -> nn.Module:
                 optimizer.zero_grad()
                 F.cross_entropy(net(images), labels).backward()
                 optimizer.step()
-    return warm_up(net.eval(), loader, WarmUpConfig(epochs=2, lr=1e-3, flip=False), progress=False)
+    return warm_up(net.eval(), loader, WarmUpConfig(flip=False), progress=False)
 
 
 def stream(*corruptions: str, limit: int = 520) -> ProtocolStream:

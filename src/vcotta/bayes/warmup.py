@@ -19,7 +19,7 @@ from vcotta._util.progress import Progress, display, epoch_lines
 from vcotta._util.tensorfile import read_state, state_kind, weights_sha256, write_state
 from vcotta._util.validation import Count, NonNegative, Positive, Settings, at_least, between
 from vcotta.bayes.convert import to_variational
-from vcotta.bayes.gaussian import kl_divergence
+from vcotta.bayes.gaussian import inverse_softplus, kl_divergence
 from vcotta.bayes.held_back import HeldBack
 from vcotta.bayes.layers import is_variational, sampling, variational_parameters
 from vcotta.nn.augment import augmix
@@ -35,6 +35,7 @@ __all__ = ["WarmUpConfig", "is_warmed_file", "load_warmed", "save_warmed", "warm
 
 Source = Iterable[tuple[Tensor, Tensor]]
 
+_LEAST_SIGMA = 0.03  # of where it began: a few weights of almost no width would make up nearly all of a divergence
 _UNKNOWN_LENGTH = 100  # batches of an epoch, where the loader does not tell
 _CHECKPOINT_KIND = "vcotta-warming-1"
 _WARMED_KIND = "vcotta-warmed-1"
@@ -52,8 +53,9 @@ class WarmUpConfig(Settings):
             and a small network with weights of 0.1.
         sigma_ratio: r in sigma0 = r * rms(weight), the width of the prior and the start of q (ours).
         sigma_travel: How far log sigma can move during the whole warm-up if every step goes one way: the steps of rho
-            add up to this, however many there are, so a few epochs learn a width for each weight (ours). None gives rho
-            the steps of the means, an absolute ``lr``: sigma then stays where it began.
+            add up to this, however many there are, so a few epochs learn a width for each weight (ours). Sigma never
+            gets below 3 % of where it began. None gives rho the steps of the means, an absolute ``lr``: sigma then
+            stays where it began.
         views: Train on random views, one draw per image, as the adaptation will see them (ours).
         flip: Whether these views may mirror the image.
         augmix: Apply AugMix to the images, after the views (ours, for networks trained on AugMix images).
@@ -156,6 +158,8 @@ def warm_up(
         )
     steps, normalised = config.epochs * _length(loader), any(batch_norms(net))
     optimizer = _optimizer(config, net, steps)
+    rhos = [rho for _, _, rho in variational_parameters(net)]
+    least = [inverse_softplus(_LEAST_SIGMA * F.softplus(rho.detach().flatten()[:1])).item() for rho in rhos]
     held = HeldBack(config.held_back, _size(loader), flip=config.flip, seed=config.seed)
     rng = OwnRng(config.seed, runtime.device)
     parts: dict[str, Stateful] = {"model": net, "optimizer": optimizer, "rng": rng}
@@ -199,6 +203,8 @@ def warm_up(
                     optimizer.zero_grad(set_to_none=True)
                     loss.backward()
                     optimizer.step()
+                    with torch.no_grad():
+                        torch._foreach_clamp_min_(rhos, least)
                 if pending is not None:
                     report(step, steps, _finite(pending, step))
                 pending = loss.detach()
