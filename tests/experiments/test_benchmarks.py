@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from vcotta.bayes import WarmUpConfig
-from vcotta.experiments.benchmarks import BENCHMARKS, find_benchmark
+from vcotta.experiments.benchmarks import BENCHMARKS, MEASURED_WARM_UP, find_benchmark
 from vcotta.methods import DATASETS, configure, list_methods
 from vcotta.runs.spec import RunSpec
 
@@ -43,7 +44,7 @@ def test_a_warm_up_shows_the_images_of_the_training(name: str) -> None:
 
 
 def test_the_warm_up_of_cifar100_is_the_one_of_the_headline() -> None:
-    assert BENCHMARKS["cifar100"].warm_up == WarmUpConfig(epochs=10, augmix=True)
+    assert BENCHMARKS["cifar100"].warm_up == replace(MEASURED_WARM_UP, epochs=10, augmix=True)
 
 
 def test_unknown_data_sets_suggest_the_nearest() -> None:

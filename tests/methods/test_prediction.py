@@ -54,13 +54,13 @@ def test_wider_posteriors_know_less(tiny, images) -> None:
 
 @pytest.mark.parametrize("scope", ["batch", "sample"])
 def test_alpha_is_the_weight_of_the_source_for_each_image(scope, tiny, images) -> None:
-    adapter = build_adapter("vcotta", to_variational(tiny()), views=2, scope=scope, lr=0.05)
+    adapter = build_adapter("vcotta", to_variational(tiny()), views=2, scope=scope, lr=0.05, alpha="entropy")
     for seed in range(3):
         adapter(images(seed=seed))
     alpha = adapter.predict(images()).alpha
     assert alpha.shape == (6,)
     adapter(images())
-    assert alpha.mean().item() == pytest.approx(adapter.last["alpha"])
+    assert alpha.mean().item() == pytest.approx(adapter.last["prediction_alpha"])
 
 
 def test_without_a_coverage_nothing_is_withheld_and_with_it_the_unsure_are(adapter, images) -> None:
