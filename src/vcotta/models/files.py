@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import re
@@ -310,7 +311,7 @@ def _recognise(tensors: Mapping[str, Tensor]) -> tuple[str | None, int | None]:
     shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
     head = next((shapes[key] for key in _HEADS if len(shapes.get(key, ())) == 2), None)
     classes = None if head is None else head[0]
-    return _wide_resnet(shapes) or _resnext(shapes) or _resnet(shapes), classes
+    return _wide_resnet(shapes) or _resnext(shapes) or _resnet(shapes) or _vit(shapes), classes
 
 
 def _count(shapes: Mapping[str, tuple[int, ...]], stage: str, part: str) -> int:
@@ -348,3 +349,13 @@ def _resnet(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
         if blocks == (2, 2, 2, 2) and not bottleneck:
             return "resnet-18" if stem[2:] == (7, 7) else "resnet-18-64px"
     return None
+
+
+def _vit(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    positions, stem = shapes.get("pos_embed", ()), shapes.get("patch_embed.proj.weight", ())
+    if len(positions) != 3 or len(stem) != 4 or shapes.get("cls_token") != (1, 1, positions[2]):
+        return None
+    size, depth = stem[2] * math.isqrt(positions[1] - 1), _count(shapes, "blocks.", ".attn.qkv.weight")
+    if stem[2:] != (4, 4) or shapes.get("blocks.0.mlp.fc1.weight", ())[:1] != (2 * positions[2],):
+        return None
+    return f"vit-{size}px" if (depth, positions[2]) == (7, 256) else f"vit-{depth}-{positions[2]}-{size}px"
