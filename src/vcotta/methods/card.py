@@ -63,6 +63,7 @@ class Declared:
         presets: Named settings, the first the default; empty for a method with one set of settings.
         needs_source: Whether it must be prepared on source data before its first batch.
         needs_variational: Whether the model must be a variational network.
+        needs_tokens: Whether the model must be a vision transformer, see `vcotta.methods.parts.tokens`.
     """
 
     name: ClassVar[str]
@@ -73,6 +74,7 @@ class Declared:
     presets: ClassVar[Mapping[str, Preset]] = {}
     needs_source: ClassVar[bool] = False
     needs_variational: ClassVar[bool] = False
+    needs_tokens: ClassVar[bool] = False
 
     @classmethod
     def settings_for(cls, dataset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
