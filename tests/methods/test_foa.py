@@ -84,7 +84,9 @@ def test_no_weight_changes_and_nothing_is_backpropagated(images) -> None:
         assert adapter.last["backwards"] == 0
         assert adapter.last["forwards"] == 5
     model = adapter.networks["model"]
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(model.parameters(), adapter.start.parameters(), strict=True))
+    assert all(
+        torch.equal(ours, theirs) for ours, theirs in zip(model.parameters(), adapter.start.parameters(), strict=True)
+    )
     assert model.head.weight is adapter.start.head.weight  # and so they are held once
 
 
