@@ -60,7 +60,7 @@ class COME(NormalisationAdapter):
     summary = "entropy minimisation in which a share of the belief stays uncertain"
     card = Card("ICLR 2025", "normalisation", "nothing", "1 forward, 1 backward", "official code", distributed=True)
     Config = COMEConfig
-    datasets: ClassVar = {"imagenet": {"lr": 2.5e-4, "optimizer": "momentum"}, "digits": {"lr": 1e-2}}
+    datasets: ClassVar = {"imagenet": {"lr": 2.5e-4, "optimizer": "momentum"}, "digits": {"lr": 3e-3}}
 
     def predict_and_adapt(self, images: Tensor) -> Tensor:
         """Predict, then one step on the mean entropy of the opinions."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +86,6 @@ class FOA(Adapter):
     card = Card("ICML 2024", "prompts", "moments of features", "28 forwards", "official code", distributed=True)
     Config = FOAConfig
     needs_source = True
-    datasets: ClassVar = {"digits": {}}
 
     @property
     def needs_tokens(self) -> bool:  # type: ignore[override]

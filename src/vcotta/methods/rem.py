@@ -78,7 +78,7 @@ class REM(Adapter):
     card = Card("ICML 2025", "normalisation", "nothing", "3 forwards, 1 backward", "official code")
     Config = REMConfig
     needs_tokens = True
-    datasets: ClassVar = {"digits": {"lr": 1e-3}}
+    datasets: ClassVar = {"digits": {"lr": 3e-4, "share": 0.05}}
 
     def setup(self, model: nn.Module) -> None:
         """Let scale and shift of the early normalisation layers require gradients, nothing else."""
