@@ -1,4 +1,8 @@
-"""Tiny networks without BatchNorm, for images of 8 x 8 pixels: a vision transformer, shifted windows, GroupNorm."""
+"""Tiny networks without BatchNorm, for images of 8 x 8 pixels.
+
+A vision transformer, shifted windows, blocks of ConvNeXt, torch's encoder and GroupNorm. The first three have the
+layers of timm's ViT, Swin and ConvNeXt; timm itself is not used.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +86,30 @@ class TinySwin(nn.Module):
         return self.head(self.norm(x).mean((1, 2)))
 
 
+class LayerNorm2d(nn.LayerNorm):
+    """LayerNorm over the channels of images, a class of its own as in timm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class TinyConvNeXt(nn.Module):
+    """A stem, one block (depthwise convolution, LayerNorm, MLP, layer scale) and a head with a norm."""
+
+    def __init__(self, classes: int = 4, channels: int = 3) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(channels, 8, 2, 2), LayerNorm2d(8))
+        self.conv_dw, self.norm = nn.Conv2d(8, 8, 7, padding=3, groups=8), nn.LayerNorm(8)
+        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+        self.gamma = nn.Parameter(torch.full((8,), 0.5))
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), LayerNorm2d(8), nn.Flatten(), nn.Linear(8, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        seen = self.gamma * self.mlp(self.norm(self.conv_dw(x).permute(0, 2, 3, 1)))
+        return self.head(x + seen.permute(0, 3, 1, 2))
+
+
 class TorchTransformer(nn.Module):
     """torch's own encoder layers on patches of four pixels."""
 
@@ -99,6 +127,7 @@ class TorchTransformer(nn.Module):
 WITHOUT_BATCH_NORM: dict[str, Callable[..., nn.Module]] = {
     "vit": lambda **sizes: ViT(8, 4, depth=2, width=8, heads=2, **{"classes": 4, **sizes}),
     "swin": TinySwin,
+    "convnext": TinyConvNeXt,
     "encoder": TorchTransformer,
     "group norm": lambda **sizes: CifarResNet(8, norm="group", **{"classes": 4, **sizes}),
 }

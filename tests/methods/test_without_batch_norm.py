@@ -1,12 +1,16 @@
 """Every method on networks without BatchNorm."""
 
+import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from vcotta import build_adapter, list_methods, to_variational
+from vcotta import WarmUpConfig, build_adapter, list_methods, sampling, to_point, to_variational
+from vcotta.bayes import variational_parameters
 from vcotta.methods import find_method
+from vcotta.models import build_network
 
 from .contract import Subject, same, snapshot
 from .networks import WITHOUT_BATCH_NORM, SwinBlock, maker
@@ -16,7 +20,7 @@ CASES = [
     (name, network)
     for name in list_methods()
     for network in WITHOUT_BATCH_NORM
-    if network != "encoder" or name in ("tent", "cotta", "vcotta")
+    if network not in ("convnext", "encoder") or name in ("tent", "cotta", "vcotta")
 ]
 
 
@@ -113,3 +117,25 @@ def test_shifted_windows_see_only_neighbours() -> None:
     for place, seen in {(1, 1): {(1, 1), (1, 2), (2, 1), (2, 2)}, (0, 0): {(0, 0)}, (0, 1): {(0, 1), (0, 2)}}.items():
         (gradient,) = torch.autograd.grad(block(x)[0][place].sum(), x)
         assert {tuple(at.tolist()) for at in (gradient[0].abs().sum(-1) > 1e-9).nonzero()} == seen
+
+
+@pytest.mark.parametrize("name", ["vit", "swin", "convnext"])
+def test_networks_in_the_shape_of_timms_load_by_name_become_variational_and_adapt(name, images, monkeypatch) -> None:
+    # A stand-in for the package; the real one is not tried.
+    fake = SimpleNamespace(
+        is_model=lambda _: True, create_model=lambda _, pretrained, num_classes: maker(name)(classes=num_classes)
+    )
+    monkeypatch.setitem(sys.modules, "timm", fake)
+    net = build_network(f"timm:{name}_tiny", classes=4)
+    variational = to_variational(net)
+    assert torch.equal(variational(images()), net(images()))
+    assert torch.equal(to_point(variational)(images()), net(images()))
+    gaussian = {key.rpartition(".")[0] for key, _, _ in variational_parameters(variational)}
+    layers = {key for key, module in net.named_modules() if isinstance(module, torch.nn.Linear | torch.nn.Conv2d)}
+    assert gaussian == layers
+    with torch.no_grad(), sampling(variational):
+        assert not torch.allclose(variational(images()), variational(images()))
+    adapter = build_adapter(
+        "vcotta", net, source=[(images(8), torch.arange(8) % 4)], warmup=WarmUpConfig(epochs=1), views=1
+    )
+    assert adapter(images()).isfinite().all()
