@@ -90,7 +90,7 @@ def test_sizes_that_do_not_fit_are_refused(options, text):
 
 
 def test_images_of_another_size_are_refused():
-    with pytest.raises(ValueError, match="Expected images of 8 x 8 pixels.* got 8 x 12"):
+    with pytest.raises(ValueError, match=r"Expected images of 8 x 8 pixels.* got 8 x 12"):
         tiny()(torch.zeros(1, 3, 8, 12))
 
 

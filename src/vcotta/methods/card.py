@@ -22,6 +22,8 @@ class Card:
         passes: Forward and backward passes over a batch, N being the number of views.
         provenance: What it was written from.
         distributed: Whether several processes can share a batch and give the result of one, as the tests show.
+        without_batch_norm: What it cannot do on networks without BatchNorm, to follow its name in the warning that
+            such a network then gets; empty if it works there as elsewhere.
     """
 
     venue: str
@@ -30,6 +32,7 @@ class Card:
     passes: str
     provenance: Literal["official code", "re-implementation", "paper text"]
     distributed: bool = False
+    without_batch_norm: str = ""
 
 
 @dataclass(frozen=True)
