@@ -53,7 +53,8 @@ class Subject:
         return find_method(self.name).card.trains not in ("nothing", "prompts")
 
     def network(self, norm: str = "batch", **arguments: int) -> nn.Module:
-        return (self.promise.network or self.tiny)(norm, **arguments)
+        make = self.promise.network or self.tiny
+        return make(**arguments) if norm == "batch" else make(norm, **arguments)
 
     def build(self, model: nn.Module | None = None, **options: Any) -> vcotta.Adapter:
         model = self.network() if model is None else model
