@@ -52,13 +52,13 @@ def network(seed: int = 0) -> nn.Module:
 
 
 def adapter(name: str, precision: str = "fp64", seed: int = 0, **options: Any) -> vcotta.Adapter:
-    model = network(seed)
+    model = (PROMISES[name].network or network)(seed=seed)
     if find_method(name).needs_variational:
         model = vcotta.to_variational(model)
     if find_method(name).needs_source:
         draws = torch.Generator().manual_seed(0)
         options["source"] = [(torch.rand(24, 3, 8, 8, generator=draws), torch.arange(24) % 4) for _ in range(2)]
-    if find_method(name).card.trains != "nothing":
+    if find_method(name).card.trains not in ("nothing", "prompts"):
         options.setdefault("lr", 0.01)
     chosen = PROMISES[name].options | OPTIONS.get(name, {}) | options
     return build_adapter(name, model, runtime=Runtime(precision=precision), **chosen)

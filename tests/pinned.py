@@ -22,6 +22,7 @@ from torch import nn
 from vcotta import WarmUpConfig, build_adapter, corrupt, list_methods, run_stream, warm_up
 from vcotta.corruptions import EXTRA, STANDARD
 from vcotta.data import batches, load_digits
+from vcotta.methods import find_method
 from vcotta.models.wide_resnet import digits_network
 from vcotta.streams.protocols import PROTOCOLS
 from vcotta.streams.stream import make_stream
@@ -64,7 +65,8 @@ class Networks:
 def run_names() -> list[str]:
     """Every pinned run: methods, VCoTTA's presets, protocols."""
     presets = [f"preset {preset}" for preset in ("best", "paper", "authors")]
-    return [*list_methods(), *presets, *(f"protocol {name}" for name in PROTOCOLS)]
+    methods = [name for name in list_methods() if not find_method(name).needs_tokens]
+    return [*methods, *presets, *(f"protocol {name}" for name in PROTOCOLS)]
 
 
 def pin_run(name: str, networks: Networks, folder: Path) -> dict[str, Any]:

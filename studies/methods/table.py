@@ -36,6 +36,9 @@ PUBLISHED = {
         "rdumb": "-",
         "cmf": "-",
         "deyo": "-",
+        "foa": "-",
+        "come": "-",
+        "rem": "-",
         "vcotta": "13.1",
     },
     "cifar100c": {
@@ -58,6 +61,9 @@ PUBLISHED = {
         "rdumb": "-",
         "cmf": "-",
         "deyo": "-",
+        "foa": "-",
+        "come": "-",
+        "rem": "-",
         "vcotta": "28.4",
     },
 }

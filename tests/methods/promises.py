@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["PROMISES", "Promise"]
+import torch
+from torch import nn
+
+from vcotta.models import ViT
+
+__all__ = ["PROMISES", "Promise", "network_for", "tiny_vit"]
+
+
+def tiny_vit(norm: str = "batch", channels: int = 3, classes: int = 4, seed: int = 0) -> nn.Module:
+    """A seeded vision transformer for images of 8 pixels, in place of a tiny network with any normalisation."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net = ViT(8, 4, 2, 8, 2, classes=classes, channels=channels, mean=None, std=None)
+        for parameter in net.parameters():  # larger than usual, so that predictions differ
+            nn.init.normal_(parameter, float(parameter.ndim == 1), 0.4)
+    return net.eval()
 
 
 @dataclass(frozen=True)
@@ -20,6 +36,7 @@ class Promise:
         before: Whether the prediction returned is from before the update.
         averaged: Networks that change without being trained.
         moves_statistics: Whether running statistics of BatchNorm change, by design.
+        network: Makes the network that it needs, if it does not take any.
     """
 
     passes: tuple[int, int]
@@ -30,6 +47,7 @@ class Promise:
     before: bool = True
     averaged: tuple[str, ...] = ("teacher",)
     moves_statistics: bool = False
+    network: Callable[..., nn.Module] | None = None
 
 
 PROMISES = {
@@ -84,6 +102,9 @@ PROMISES = {
     "rdumb": Promise((1, 1), {"entropy_margin": 1.1, "similarity_margin": 1.1, "period": 3}, still="bn"),
     "cmf": Promise((2, 1), still="bn", still_options={"prior_correction": "none"}, single={"prior_correction": "none"}),
     "deyo": Promise((2, 1), {"entropy_margin": 1.1, "drop": -1.0}, still="bn"),
+    "foa": Promise((5, 0), {"prompts": 1, "population": 4}, single=None, network=tiny_vit),
+    "come": Promise((1, 1), still="bn"),
+    "rem": Promise((3, 1), still="source", network=tiny_vit),
     "vcotta": Promise(
         (7, 1),
         {"views": 2},
@@ -92,3 +113,8 @@ PROMISES = {
         single={"inference": "x0", "statistics": "batch", "label_prior": False},
     ),
 }
+
+
+def network_for(name: str, tiny: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """What makes networks for a method: the fixture ``tiny``, unless the method needs others."""
+    return PROMISES[name].network or tiny

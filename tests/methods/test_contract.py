@@ -21,7 +21,7 @@ from .contract import (
     same,
     snapshot,
 )
-from .promises import PROMISES
+from .promises import PROMISES, network_for
 
 METHODS = list_methods()
 CASES = [(name, claimed) for name in METHODS for claimed in claims_of(name, PROMISES[name])]
@@ -29,6 +29,7 @@ VARIANTS = [
     ("bn", {"statistics": "prior"}),
     ("bn", {"statistics": "ema"}),
     ("eata", {"fisher_weight": 0.0}),
+    ("foa", {"prompts": 0}),
     ("petal", {"restoration": "random"}),
     ("petal", {"loss": "sce"}),
     ("rmt", {"replay": 1.0, "replay_images": 8, "warm_up_images": 24}),
@@ -76,12 +77,23 @@ def test_a_variant_keeps_the_contract(name, options, claimed, tiny, images) -> N
     check(Subject(name, promise, tiny, images))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name in METHODS if PROMISES[name].network is None])
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
 @pytest.mark.parametrize("size", [(8, 8), (8, 14), (11, 7)])
 @pytest.mark.filterwarnings("ignore:TinyNet has no normalisation layer")
 def test_outputs_are_log_probabilities_for_any_network_and_image_size(name, norm, size, tiny, images) -> None:
     check_outputs(Subject(name, PROMISES[name], tiny, images), norm, size)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if PROMISES[name].network is not None])
+def test_outputs_of_methods_that_need_another_network_are_log_probabilities(name, tiny, images) -> None:
+    check_outputs(Subject(name, PROMISES[name], tiny, images), "batch", (8, 8))
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if find_method(name).needs_tokens])
+def test_networks_without_tokens_are_refused_by_those_who_need_them(name, tiny) -> None:
+    with pytest.raises(ValueError, match=f"vision transformer for {name}.*got TinyNet, which has no tokens"):
+        build_adapter(name, tiny())
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -99,7 +111,7 @@ def test_bad_input_is_refused_before_any_state_changes(name, case, tiny, images)
 @pytest.mark.parametrize("name", [name for name in METHODS if find_method(name).needs_source])
 def test_source_images_of_another_network_are_refused(name, tiny) -> None:
     with pytest.raises(ValueError, match="does not take images of shape"):
-        build_adapter(name, tiny(), source=[(torch.rand(8, 1, 8, 8), torch.arange(8) % 4)])
+        build_adapter(name, network_for(name, tiny)(), source=[(torch.rand(8, 1, 8, 8), torch.arange(8) % 4)])
 
 
 @pytest.mark.parametrize("name", ["vcotta", "petal", "rmt", "santa", "obao"])

@@ -9,6 +9,8 @@ from vcotta import Guard, Runtime, WarmUpConfig, build_adapter, list_methods, lo
 from vcotta.methods import find_method
 from vcotta.methods.guard import Watch
 
+from .promises import network_for
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 PLAIN, FAST = {"device": "cuda"}, {"device": "cuda", "precision": "bf16", "channels_last": True}
 
@@ -23,6 +25,7 @@ def build(name, model, runtime):
 @pytest.mark.parametrize("name", list_methods())
 @pytest.mark.parametrize("runtime", [PLAIN, FAST], ids=["fp32", "bf16"])
 def test_gpu_predictions_are_near_those_of_the_cpu(name, runtime, tiny, images) -> None:
+    tiny = network_for(name, tiny)
     cpu, gpu = build(name, tiny(), Runtime()), build(name, tiny(), Runtime(**runtime))
     for seed in range(2):
         expected, output = cpu(images(seed=seed)), gpu(images(seed=seed)).cpu()
@@ -32,6 +35,7 @@ def test_gpu_predictions_are_near_those_of_the_cpu(name, runtime, tiny, images) 
 
 @pytest.mark.parametrize("name", list_methods())
 def test_a_gpu_stream_leaves_the_global_generators_and_is_saved_with_its_own(name, tiny, images, tmp_path) -> None:
+    tiny = network_for(name, tiny)
     adapter = build(name, tiny(), Runtime(**FAST))
     before = torch.cuda.get_rng_state()
     adapter(images())

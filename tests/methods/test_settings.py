@@ -71,6 +71,9 @@ PUBLISHED = {
     },
     "cmf": {"lr": (1e-3, 1e-3, 2.5e-4), "optimizer": ADAM_OR_SGD, "alpha": (0.99,) * 3, "noise": (0.005,) * 3},
     "deyo": {"lr": (1e-3, 1e-3, 2.5e-4), "optimizer": ADAM_OR_MOMENTUM, "drop": (0.2, 0.2, 0.3)},
+    "foa": {"prompts": (3,) * 3, "discrepancy": (0.4,) * 3, "memory": (0.9,) * 3, "shift": (1,) * 3, "step": (1,) * 3},
+    "come": {"lr": (1e-3, 1e-3, 2.5e-4), "optimizer": ADAM_OR_MOMENTUM},
+    "rem": {"lr": (1e-3,) * 3, "share": (0.1,) * 3, "levels": (3,) * 3, "ranking": (1,) * 3, "margin": (0,) * 3},
 }
 
 

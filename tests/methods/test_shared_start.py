@@ -9,6 +9,8 @@ from vcotta import build_adapter, list_methods, to_variational
 from vcotta.methods import Adapter, configure, find_method
 from vcotta.methods.state import state_bytes
 
+from .promises import network_for
+
 
 def sharing(adapter: Adapter) -> Adapter:
     """Another adapter of the same method with the same source network, not a copy of it."""
@@ -18,7 +20,8 @@ def sharing(adapter: Adapter) -> Adapter:
 
 
 def small(name: str, tiny, images, **options) -> Adapter:
-    model = to_variational(tiny()) if find_method(name).needs_variational else tiny()
+    model = network_for(name, tiny)()
+    model = to_variational(model) if find_method(name).needs_variational else model
     if "views" in vars(configure(name)):
         options["views"] = 1
     return build_adapter(name, model, source=[(images(6), torch.arange(6) % 4)], guard=True, **options)

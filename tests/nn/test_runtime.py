@@ -18,6 +18,8 @@ from vcotta.nn.runtime import dense_groups
 from vcotta.training import trainer as training
 from vcotta.training.trainer import TrainConfig, train
 
+from ..methods.promises import network_for
+
 
 @pytest.fixture
 def traced(monkeypatch):
@@ -140,7 +142,8 @@ def test_fp64_computes_in_float64_what_fp32_rounds(tiny, images) -> None:
 
 @pytest.mark.parametrize("name", vcotta.list_methods())
 def test_every_method_runs_in_fp64(name, tiny, images) -> None:
-    model = vcotta.to_variational(tiny()) if name == "vcotta" else tiny()
+    model = network_for(name, tiny)()
+    model = vcotta.to_variational(model) if name == "vcotta" else model
     source = [(images(24), torch.arange(24) % 4)]
     adapter = vcotta.build_adapter(name, model, source=source, runtime=Runtime(precision="fp64"))
     for seed in range(2):

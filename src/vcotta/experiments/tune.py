@@ -48,6 +48,9 @@ SPACES: dict[str, dict[str, list[Any]]] = {
     "rdumb": {"lr": _STEPS, "similarity_margin": [0.05, 0.1, 0.4]},
     "cmf": {"lr": _STEPS, "source_momentum": [0.95, 0.99, 0.999], "alpha": [0.99, 0.999]},
     "deyo": {"lr": _STEPS, "entropy_margin": [0.4, 0.5], "drop": [0.1, 0.2, 0.3]},
+    "foa": {"discrepancy": [0.0, 0.1, 0.4, 1.6], "step": [0.1, 0.3, 1.0]},
+    "come": {"lr": [*_STEPS, 3e-2]},
+    "rem": {"lr": _STEPS, "share": [0.05, 0.1, 0.2], "ranking": [0.0, 1.0]},
     "vcotta": {"alpha": [0.2, 0.5, "entropy"], "lr": [0.03, 0.1, 0.2], "beta": [0.95, 0.98, 0.99]},
 }
 """The options of each method that `tune` tries by default, with their values."""

@@ -42,6 +42,9 @@ from vcotta.methods.sar import SAR, SARConfig
 from vcotta.methods.rdumb import RDumb, RDumbConfig
 from vcotta.methods.cmf import CMF, CMFConfig
 from vcotta.methods.deyo import DeYO, DeYOConfig
+from vcotta.methods.foa import FOA, FOAConfig
+from vcotta.methods.come import COME, COMEConfig
+from vcotta.methods.rem import REM, REMConfig
 from vcotta.methods.vcotta import VCoTTA, VCoTTAConfig
 # isort: on
 
@@ -51,11 +54,14 @@ from vcotta.methods.merging import Merged, merge, merge_states, with_learned
 __all__ = [
     "BN",
     "CMF",
+    "COME",
     "DATASETS",
     "EATA",
+    "FOA",
     "OBAO",
     "PALM",
     "PETAL",
+    "REM",
     "RMT",
     "ROID",
     "SANTA",
@@ -68,6 +74,7 @@ __all__ = [
     "Adapter",
     "BNConfig",
     "CMFConfig",
+    "COMEConfig",
     "Card",
     "CoTTA",
     "CoTTAConfig",
@@ -75,6 +82,7 @@ __all__ = [
     "DeYO",
     "DeYOConfig",
     "EATAConfig",
+    "FOAConfig",
     "Guard",
     "Merged",
     "NonNegative",
@@ -87,6 +95,7 @@ __all__ = [
     "Preset",
     "RDumb",
     "RDumbConfig",
+    "REMConfig",
     "RMTConfig",
     "ROIDConfig",
     "RoTTA",

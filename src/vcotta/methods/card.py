@@ -22,6 +22,8 @@ class Card:
         passes: Forward and backward passes over a batch, N being the number of views.
         provenance: What it was written from.
         distributed: Whether several processes can share a batch and give the result of one, as the tests show.
+        without_batch_norm: What it cannot do on networks without BatchNorm, to follow its name in the warning that
+            such a network then gets; empty if it works there as elsewhere.
     """
 
     venue: str
@@ -30,6 +32,7 @@ class Card:
     passes: str
     provenance: Literal["official code", "re-implementation", "paper text"]
     distributed: bool = False
+    without_batch_norm: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Declared:
         presets: Named settings, the first the default; empty for a method with one set of settings.
         needs_source: Whether it must be prepared on source data before its first batch.
         needs_variational: Whether the model must be a variational network.
+        needs_tokens: Whether the model must be a vision transformer, see `vcotta.methods.parts.tokens`.
     """
 
     name: ClassVar[str]
@@ -73,6 +77,7 @@ class Declared:
     presets: ClassVar[Mapping[str, Preset]] = {}
     needs_source: ClassVar[bool] = False
     needs_variational: ClassVar[bool] = False
+    needs_tokens: ClassVar[bool] = False
 
     @classmethod
     def settings_for(cls, dataset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from vcotta.models.keras_resnet import fetch_resnet50
 from vcotta.models.normalised import Normalised, NormalisedNetwork
 from vcotta.models.resnet import CifarResNet, ResNet
 from vcotta.models.resnext import ResNeXt
+from vcotta.models.vit import ViT
 from vcotta.models.wide_resnet import WideResNet
 from vcotta.models.zoo import build_network, expected_error, list_networks
 
@@ -15,6 +16,7 @@ __all__ = [
     "NormalisedNetwork",
     "ResNeXt",
     "ResNet",
+    "ViT",
     "WideResNet",
     "build_network",
     "expected_error",

@@ -19,6 +19,7 @@ from vcotta.models.files import LoadedWeights, check_shapes, load_weights
 from vcotta.models.normalised import CAFFE
 from vcotta.models.resnet import CifarResNet, ResNet
 from vcotta.models.resnext import ResNeXt
+from vcotta.models.vit import ViT
 from vcotta.models.wide_resnet import WideResNet
 from vcotta.nn.batch_norm import batch_norms, join_views
 
@@ -38,11 +39,16 @@ _NAMES = (
     "resnet-50",
     "resnet-18-64px",
     "resnet-50-v1",
+    "vit-32px",
+    "vit-64px",
+    "resnet-26-gn",
+    "resnet-18-gn-64px",
+    "resnet-50-gn",
 )
 V1 = "resnet-50-v1"  # its weights fit into resnet-50, too, but do not work there
 _OTHERS = ("torchvision:NAME", "timm:NAME", "package.module:factory", "path/to/file.py:factory")
 
-_CLASSES: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (WideResNet, ResNeXt, CifarResNet, ResNet)}
+_CLASSES: dict[str, type[nn.Module]] = {kind.__name__: kind for kind in (WideResNet, ResNeXt, CifarResNet, ResNet, ViT)}
 _LARGEST = 10_000  # of an argument that a file names
 
 _ERRORS = {
@@ -61,7 +67,9 @@ _ERRORS = {
 
 
 def list_networks() -> list[str]:
-    """Return the names of our own networks; `build_network` takes any other ``wrn-DEPTH-WIDTH`` too.
+    """Return the names of our own networks.
+
+    `build_network` takes any other ``wrn-DEPTH-WIDTH`` and ``vit-DEPTH-WIDTH-SIZEpx`` too.
 
     Example:
         >>> list_networks()[:2]
@@ -82,8 +90,9 @@ def build_network(
     """Make a network that takes images in [0, 1], by name.
 
     Args:
-        name: One of `list_networks`, any ``wrn-DEPTH-WIDTH``, ``torchvision:NAME`` or ``timm:NAME`` where those are
-            installed, or ``package.module:factory`` or ``path/to/file.py:factory`` for your own.
+        name: One of `list_networks`, any ``wrn-DEPTH-WIDTH`` or ``vit-DEPTH-WIDTH-SIZEpx``, ``torchvision:NAME`` or
+            ``timm:NAME`` where those are installed, or ``package.module:factory`` or ``path/to/file.py:factory`` for
+            your own.
         classes: Number of outputs; None for the network's default. A factory gets it if it has an argument ``classes``
             or ``num_classes``.
         weights: A checkpoint for `load_weights`; None for random weights. For torchvision and timm also
@@ -153,8 +162,8 @@ def describe_network(model: nn.Module) -> dict[str, Any] | None:
     None for any other network, and for one that was changed after its construction.
 
     Example:
-        >>> describe_network(CifarResNet(depth=8, mean=None, std=None))
-        {'class': 'CifarResNet', 'arguments': {'depth': 8, 'classes': 10, 'channels': 3, 'mean': None, 'std': None}}
+        >>> describe_network(CifarResNet(depth=8, mean=None, std=None))["arguments"]
+        {'depth': 8, 'classes': 10, 'channels': 3, 'mean': None, 'std': None, 'norm': 'batch'}
     """
     kind = type(model)
     if kind not in _CLASSES.values():
@@ -196,12 +205,17 @@ def _ours(name: str, classes: int | None, options: dict[str, Any]) -> nn.Module:
     elif found := re.fullmatch(r"resnext-(\d+)-(\d+)x(\d+)d", small):
         kind = ResNeXt
         arguments = {"depth": int(found[1]), "cardinality": int(found[2]), "base_width": int(found[3])}
-    elif found := re.fullmatch(r"resnet-(20|32|44|56)", small):
-        kind, arguments = CifarResNet, {"depth": int(found[1])}
-    elif found := re.fullmatch(r"resnet-(18|50)", small):
-        kind, arguments = ResNet, {"depth": int(found[1])}
-    elif small == "resnet-18-64px":
-        kind, arguments = ResNet, {"depth": 18, "small_stem": True}
+    elif found := re.fullmatch(r"resnet-(20|26|32|44|56)(-gn)?", small):
+        kind, arguments = CifarResNet, {"depth": int(found[1]), "norm": "group" if found[2] else "batch"}
+    elif found := re.fullmatch(r"resnet-(18|50)(-gn)?", small):
+        kind, arguments = ResNet, {"depth": int(found[1]), "norm": "group" if found[2] else "batch"}
+    elif found := re.fullmatch(r"resnet-18(-gn)?-64px", small):
+        kind, arguments = ResNet, {"depth": 18, "small_stem": True, "norm": "group" if found[1] else "batch"}
+    elif found := re.fullmatch(r"vit-(?:(\d+)-(\d+)-)?(\d+)px", small):
+        kind, arguments = ViT, {"image_size": int(found[3])}
+        if found[1]:
+            width = int(found[2])
+            arguments |= {"depth": int(found[1]), "width": width, "heads": max(2, width // 64)}
     elif small == V1:
         kind, arguments = ResNet, {"depth": 50, "first_strides": True, "eps": 1e-3}
         options = {"mean": CAFFE[0], "std": CAFFE[1], **options}
