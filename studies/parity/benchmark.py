@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -103,6 +102,17 @@ def give_nothing_to_loss(official: Any, subject: Subject) -> None:
     official.loss_calculation = lambda images: loss()
 
 
+def clear_momentum_at_a_return(official: Any, subject: Subject) -> None:
+    """Clear the momentum of SAR's inner optimiser when the weights return to the source's."""
+    reset = official.reset
+
+    def reset_all() -> None:
+        reset()
+        official.optimizer.base_optimizer.state.clear()
+
+    official.reset = reset_all
+
+
 def adacontrast(subject: Subject, *, labels_leave_with_keys: bool) -> Step:
     """Return AdaContrast's step, with our first queue and, if wanted, labels that leave the queue with their keys."""
     official = make(subject, FOLDER, "adacontrast", "AdaContrast")
@@ -130,12 +140,11 @@ def adacontrast(subject: Subject, *, labels_leave_with_keys: bool) -> Step:
 
 
 def _of_benchmark(method: str, module: str, name: str, *changes: str, **options: Any) -> Pair:
-    ours = options.pop("ours", {})
+    ours, variant = options.pop("ours", {}), options.pop("variant", "")
     config = options.get("config", module)
     build = partial(step_of, folder=FOLDER, module=module, name=name, **options)
-    return Pair(
-        method, BENCHMARK, build, ours, FOLDER, replaced, f"{FOLDER}/cfgs/{DATASET}/{config}.yaml", changes
-    )
+    settings = f"{FOLDER}/cfgs/{DATASET}/{config}.yaml"
+    return Pair(method, BENCHMARK, build, ours, FOLDER, replaced, settings, changes, variant)
 
 
 FOLDER = "classification"
@@ -145,8 +154,14 @@ PAIRS = (
     _of_benchmark("bn", "norm", "BNTest", config="norm_test"),
     _of_benchmark("tent", "tent", "Tent"),
     _of_benchmark("eata", "eata", "EATA", "the Fisher information is that of the same source batches"),
+    _of_benchmark("sar", "sar", "SAR"),
     _of_benchmark(
-        "sar", "sar", "SAR", ours={}
+        "sar",
+        "sar",
+        "SAR",
+        "a return to the source clears the momentum",
+        finish=clear_momentum_at_a_return,
+        variant="momentum cleared",
     ),
     _of_benchmark("deyo", "deyo", "DeYO", "shuffles are ours"),
     _of_benchmark(
@@ -174,7 +189,17 @@ PAIRS = (
         scale=0.5,
         ours={"warm_up_images": 1000},
     ),
-    _of_benchmark("cotta", "cotta", "CoTTA", VIEWS, "restored weights are ours", ours={"views": 32}),
+    _of_benchmark("cotta", "cotta", "CoTTA", "restored weights are ours", variant="without views"),
+    _of_benchmark(
+        "cotta",
+        "cotta",
+        "CoTTA",
+        VIEWS,
+        "restored weights are ours",
+        changes={"COTTA": {"AP": 2.0}},
+        ours={"threshold": 2.0},
+        variant="views on every batch",
+    ),
     _of_benchmark(
         "rotta",
         "rotta",

@@ -80,8 +80,8 @@ class _Resize(nn.Module):
         self.size = tuple(size)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if tuple(images.shape[-2:]) != self.size:
-            raise ValueError(f"Expected images of {self.size}, but got {tuple(images.shape[-2:])}. Install torchvision.")
+        if (size := tuple(images.shape[-2:])) != self.size:
+            raise ValueError(f"Expected images of {self.size}, but got {size}. Install torchvision.")
         return images
 
 
@@ -105,8 +105,6 @@ _KNOWN = {
 class _StandIn(ModuleType):
     """A module whose missing names are classes that may be inherited from and cannot be made."""
 
-    __path__: list[str] = []
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -119,7 +117,8 @@ class _StandIn(ModuleType):
 
 
 def _refuse(self: Any, *args: Any, **options: Any) -> None:
-    raise ImportError(f"Expected not to need {type(self).__name__}, but the official code uses it. Install its package.")
+    name = type(self).__name__
+    raise ImportError(f"Expected not to need {name}, but the official code uses it. Install its package.")
 
 
 class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):

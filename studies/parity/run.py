@@ -1,7 +1,8 @@
 """Run official code and ours side by side, batch by batch, from a user's own checkouts.
 
 What: for each method the largest difference of log-probabilities and of probabilities over a stream, and the number of
-images that the two predict differently, in float32 and in float64. A row without numbers says why there are none.
+images that the two predict differently, in float32 and in float64; and, for scale, the largest difference of our
+log-probabilities from those of the network that does not learn. A row without numbers says why there are none.
 How: both sides get the network, images and settings (the official ones for CIFAR10-C) and every random draw of ours:
 views, restored weights, chosen images, shuffles (`studies.parity.draws`). The network is that of digits, the images are
 digits in batches, each with another corruption. Official code runs unchanged on the CPU, but for what the row lists;
@@ -17,6 +18,9 @@ Rows of repositories that are not given stay in the file.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import copy
+import io
 import platform
 import tempfile
 import traceback
@@ -33,13 +37,15 @@ from studies.files import results_of
 from studies.parity.benchmark import PAIRS as BENCHMARK_PAIRS
 from studies.parity.draws import Tape
 from studies.parity.official import commit_of, official_code
+from studies.parity.own import PAIRS as OWN_PAIRS
 from studies.parity.pairs import Pair
 from studies.parity.subject import Subject, source_batches, stream, trained_network
+from studies.parity.surgeon import PAIRS as SURGEON_PAIRS
 from vcotta._util.files import read_json, write_json
 from vcotta.methods import build_adapter
 from vcotta.nn.runtime import Runtime
 
-PAIRS = (*BENCHMARK_PAIRS,)
+PAIRS = (*BENCHMARK_PAIRS, *OWN_PAIRS, *SURGEON_PAIRS)
 PRECISIONS = {"fp32": torch.float32, "fp64": torch.float64}
 KEYS = ("method", "repository", "variant", "precision")
 
@@ -49,20 +55,24 @@ Row = dict[str, Any]
 def compare(pair: Pair, checkout: Path, precision: str, count: int, size: int, scratch: Path) -> Row:
     """Return what came of one comparison."""
     dtype = PRECISIONS[precision]
-    network, source, tape = trained_network().to(dtype), source_batches(dtype), Tape()
+    network, source, tape = trained_network(), source_batches(dtype), Tape()
     adapter = build_adapter(
         pair.method,
-        network.float(),
+        network,
         source=source,
         dataset="cifar10",
         guard=False,
         runtime=Runtime("cpu", precision),  # type: ignore[arg-type]
         **pair.options,
     )
-    subject = Subject(network.to(dtype), source, checkout, tape, adapter, scratch)
-    largest, of_probabilities, differing = 0.0, 0.0, 0
-    usual = torch.get_default_dtype()
-    with official_code(checkout / pair.folder, pair.replaced(subject)) as stand_ins:
+    subject = Subject(copy.deepcopy(network).to(dtype), source, checkout, tape, adapter, scratch)
+    largest = of_probabilities = moved = 0.0
+    differing, usual = 0, torch.get_default_dtype()
+    plain = build_adapter("bn", network, runtime=adapter.runtime)
+    with (
+        official_code(checkout / pair.folder, pair.replaced(subject)) as stand_ins,
+        contextlib.redirect_stdout(io.StringIO()),  # official code prints much
+    ):
         torch.set_default_dtype(dtype)
         try:
             official = pair.build(subject)
@@ -76,6 +86,7 @@ def compare(pair: Pair, checkout: Path, precision: str, count: int, size: int, s
                 if not theirs.isfinite().all():
                     raise FloatingPointError("the official code's prediction is not a number")
                 largest = max(largest, _gap(ours, theirs))
+                moved = max(moved, _gap(ours, plain(images)))
                 of_probabilities = max(of_probabilities, _gap(ours.exp(), theirs.exp()))
                 differing += int((ours.argmax(-1) != theirs.argmax(-1)).sum())
         finally:
@@ -84,6 +95,7 @@ def compare(pair: Pair, checkout: Path, precision: str, count: int, size: int, s
         "log_probabilities": largest,
         "probabilities": of_probabilities,
         "differing": differing,
+        "moved": moved,
         "stand_ins": stand_ins,
         "config": asdict(adapter.config),
     }

@@ -57,7 +57,8 @@ def trained_network() -> nn.Module:
 def source_batches(dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
     """Return the digits' training images in batches."""
     train, _ = load_digits()
-    return [(images.to(dtype), labels) for images, labels in batches(train.images, train.labels, SOURCE_BATCH)]
+    loader = batches(train.images, train.labels, SOURCE_BATCH)
+    return [(images.to(dtype).contiguous(), labels) for images, labels in loader]
 
 
 def stream(count: int, size: int, dtype: torch.dtype) -> list[Tensor]:
@@ -67,7 +68,7 @@ def stream(count: int, size: int, dtype: torch.dtype) -> list[Tensor]:
     for place in range(count):
         first = place * size % (len(test) - size)
         images = corrupt(test.images[first : first + size], STANDARD[place % len(STANDARD)], SEVERITY, seed=place)
-        found.append(to_tensor(images).to(dtype))
+        found.append(to_tensor(images).to(dtype).contiguous())  # torch rounds channels-last images otherwise
     return found
 
 
