@@ -100,9 +100,9 @@ class Tape:
     def _rand(self, *shape: Any, **options: Any) -> Tensor:
         drawn = self.uniform.popleft() if self.uniform else torch.empty(0)
         wanted = torch.Size(shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
-        if drawn.shape != wanted:
+        if drawn.shape != wanted and not drawn.numel() == wanted.numel() == 1:
             raise ValueError(f"Expected draws of shape {tuple(drawn.shape)}, as ours, but got {tuple(wanted)}.")
-        return drawn.to(torch.get_default_dtype())
+        return drawn.to(torch.get_default_dtype()).view(wanted)
 
     def _randperm(self, count: int, **options: Any) -> Tensor:
         while self.permutations:

@@ -161,6 +161,9 @@ def official_code(root: Path, replaced: Mapping[str, Mapping[str, Any]]) -> Iter
     for name, members in replaced.items():
         sys.modules[name] = module = ModuleType(name)
         vars(module).update(members)
+        parent, _, last = name.rpartition(".")
+        if parent in sys.modules:
+            setattr(sys.modules[parent], last, module)
     sys.path.insert(0, str(root))
     sys.meta_path.insert(0, finder)
     try:

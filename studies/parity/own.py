@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from studies.parity.benchmark import VIEWS, make, replaced
 from studies.parity.pairs import Pair, Step
 from studies.parity.subject import CLASSES, Subject
-from vcotta.bayes import kl_divergence, sampling
+from vcotta.bayes import WarmUpConfig, kl_divergence, sampling
 
 LOG_CLASSES = math.log(CLASSES)
 _LR = 1e-3
@@ -211,11 +211,18 @@ def undefined_names(text: str) -> list[str]:
     tree = ast.parse(text)
     known = set(dir(builtins)) | _bound(tree, inside=False)
     missing: list[str] = []
-    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
-        own = _bound(function, inside=True) | {argument.arg for argument in function.args.args}
-        read = [node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-        missing += [name for name in read if name not in own | known | set(missing)]
+    for function in _functions(tree):
+        nodes = list(ast.walk(function))
+        own = _bound(function, inside=True) | {node.arg for node in nodes if isinstance(node, ast.arg)}
+        read = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+        missing += [name for name in read if name not in own | known]
     return list(dict.fromkeys(missing))
+
+
+def _functions(tree: ast.AST) -> list[ast.FunctionDef]:
+    """The functions of a module and its classes, without those inside of others."""
+    inside = [node for node in ast.iter_child_nodes(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return [one for node in inside for one in ([node] if isinstance(node, ast.FunctionDef) else _functions(node))]
 
 
 def _bound(tree: ast.AST, *, inside: bool) -> set[str]:
@@ -302,7 +309,7 @@ PAIRS = (
         "vcotta",
         "fanlyu/vcotta",
         vcotta,
-        {"preset": "authors"},
+        {"preset": "authors", "warmup": WarmUpConfig(epochs=1)},
         settings="cfgs/cifar10/vcotta.yaml",
         replaced=lambda subject: {"my_transforms": {}},
         changes=(VIEWS, "the variational network is ours", "a missing module, my_transforms, is empty"),

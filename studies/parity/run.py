@@ -134,6 +134,13 @@ def key_of(row: Row) -> tuple[Any, ...]:
     return tuple(row[key] for key in KEYS)
 
 
+def place_of(row: Row) -> tuple[int, str]:
+    """Return where a row stands in the file: in the order of `PAIRS`."""
+    order = [(pair.method, pair.repository, pair.variant) for pair in PAIRS]
+    key = key_of(row)[:3]
+    return order.index(key) if key in order else len(order), row["precision"]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = sorted({pair.repository for pair in PAIRS})
@@ -156,10 +163,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             row = row_of(pair, checkout, precision, options.batches, options.batch_size)
             rows = [other for other in rows if key_of(other) != key_of(row)] + [row]
             found = row.get("why") or f"{row['log_probabilities']:.1e}, {row['differing']} differ"
+            rows.sort(key=place_of)
+            write_json(options.out, rows)
             print(f"{pair.method} {pair.variant} ({pair.repository}), {precision}: {found}", flush=True)
-    order = {(pair.method, pair.repository, pair.variant): place for place, pair in enumerate(PAIRS)}
-    rows.sort(key=lambda row: (order.get(key_of(row)[:3], len(order)), row["precision"]))
-    write_json(options.out, rows)
 
 
 if __name__ == "__main__":
