@@ -11,7 +11,8 @@ corruptions, as the first has compilations in it. A row is written as soon as it
 are kept: the same command continues where the last call was stopped. ``--minutes`` begins no run after this time, and a
 killed run is resumed from its last half minute. ``--plan`` prints the rows that are missing.
 
-One H200 for half an hour, in calls of at most ten minutes, after the network was trained and warmed up (20 minutes):
+On one H200 in calls of at most ten minutes; by the times of earlier studies about half an hour of runs, after about
+a quarter of an hour for the network, its warm-up and the corrupted files:
 
     vcotta train --dataset cifar10 --epochs 100 --batch-size 128 --lr 0.1 --rise 0 --weight-decay 1e-4 \
         --out wrn.safetensors
@@ -19,12 +20,13 @@ One H200 for half an hour, in calls of at most ten minutes, after the network wa
     vcotta corrupt cifar10 --out cifar10c
     run="python -m studies.equal-terms.run cifar10c --weights wrn.safetensors --warmed wrn-warm.safetensors \
         --corrupted cifar10c --device cuda --minutes 8"
-    $run; $run                     # 2 000 images: every method from both networks
-    $run --full                    # all images: as often as it says that it is not done
+    $run                           # 2 000 images: every method from both networks; twice, if it says so
+    $run --full                    # all images: as often as it says that minutes are over
 
-CIFAR100-C is a second half hour, with the same commands for cifar100c. Without a GPU, on digits, about an hour:
+CIFAR100-C takes the same commands for cifar100 and cifar100c. ``--out`` and ``--work`` say where rows and runs are
+kept, if the machine is given back. Without a GPU, on digits:
 
-    python -m studies.equal-terms.run digits --images 200 --seeds 0 1 2 --minutes 60
+    python -m studies.equal-terms.run digits --images 100 --seeds 0 1 2 --minutes 60
 """
 
 from __future__ import annotations

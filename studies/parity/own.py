@@ -158,7 +158,7 @@ def tca(subject: Subject) -> Step:
     paths = ("classification/methods/tca.py", "tca.py")
     if "class TCA" in (subject.root / paths[0]).read_text(encoding="utf-8"):
         raise NotImplementedError("the newest version has code; earlier ones had none that runs")
-    history = _git(subject, "log", "--format=%H", "--", *paths).split()
+    history = _git(subject, "log", "--full-history", "--format=%H", "--", *paths).split()
     reasons = []
     for commit in history:
         for path in paths:

@@ -124,6 +124,8 @@ def row_of(pair: Pair, checkout: Path, precision: str, count: int, size: int) ->
     with tempfile.TemporaryDirectory() as scratch:
         try:
             return facts | compare(pair, checkout, precision, count, size, Path(scratch))
+        except NotImplementedError as error:  # there is nothing to run
+            return facts | {"why": str(error)}
         except Exception as error:  # official code may fail in any way, which is then the row's content
             last = traceback.extract_tb(error.__traceback__)[-1]
             return facts | {"why": f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"}
