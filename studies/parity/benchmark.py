@@ -148,8 +148,8 @@ def _of_benchmark(method: str, module: str, name: str, *changes: str, **options:
 
 
 FOLDER = "classification"
+_NO_RETURN = {"SAR": {"RESET_CONSTANT_EM": 0.0}}
 _PROJECTOR = "the projector starts from our weights"
-_SOURCE = "prototypes are those of the same source batches"
 PAIRS = (
     _of_benchmark("bn", "norm", "BNTest", config="norm_test"),
     _of_benchmark("tent", "tent", "Tent"),
@@ -163,6 +163,7 @@ PAIRS = (
         finish=clear_momentum_at_a_return,
         variant="momentum cleared",
     ),
+    _of_benchmark("sar", "sar", "SAR", changes=_NO_RETURN, ours={"reset_below": 0.0}, variant="never returns"),
     _of_benchmark("deyo", "deyo", "DeYO", "shuffles are ours"),
     _of_benchmark(
         "rdumb",

@@ -156,19 +156,24 @@ def obao(subject: Subject, *, buffer: int, replayed: int) -> Step:
 def tca(subject: Subject) -> Step:
     """Say why there is none: which names the released versions use and do not define."""
     paths = ("classification/methods/tca.py", "tca.py")
-    if "class TCA" in (subject.root / paths[0]).read_text(encoding="utf-8"):
-        raise NotImplementedError("the newest version has code; earlier ones had none that runs")
+    if "TTAMethod" in (subject.root / paths[0]).read_text(encoding="utf-8"):
+        raise NotImplementedError(
+            "this commit has code that has not been compared yet; earlier ones had none that runs"
+        )
     history = _git(subject, "log", "--full-history", "--format=%H", "--", *paths).split()
-    reasons = []
+    lacking: dict[str, list[str]] = {}
     for commit in history:
         for path in paths:
             try:
                 text = _git(subject, "show", f"{commit}:{path}")
             except subprocess.CalledProcessError:
                 continue
-            if "class TCA" in text:
-                reasons.append(f"{commit[:7]} lacks {', '.join(undefined_names(text))}")
-    raise NotImplementedError(f"the newest commit has a placeholder; of the earlier ones {'; '.join(reasons)}")
+            if "TTAMethod" in text:
+                lacking.setdefault(", ".join(undefined_names(text)), []).append(commit[:7])
+    reasons = "; ".join(f"{names} in {', '.join(commits)}" for names, commits in lacking.items())
+    raise NotImplementedError(
+        f"the newest commit has a placeholder, and earlier ones use names that they do not define ({reasons})"
+    )
 
 
 def vcotta(subject: Subject) -> Step:

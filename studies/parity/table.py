@@ -63,7 +63,7 @@ def summary_text() -> str:
     return (
         f"{len(same)} methods were compared with the code of {len(repositories)} repositories. In float64 each agrees "
         f"to {largest:.0e} in the log-probabilities or better, some after a difference was mended that is named below; "
-        f"in either precision at most {differing} of {compared[0]['fp64']['images']} images are then predicted "
+        f"in either precision {differing or 'none'} of {compared[0]['fp64']['images']} images are then predicted "
         "differently."
     )
 
@@ -82,7 +82,7 @@ def _table(pairs: list[Pair]) -> str:
     for pair in pairs:
         single, double = pair["fp32"], pair["fp64"]
         method = f"{double['method']} ({double['variant']})" if double["variant"] else double["method"]
-        scale = f"{double['moved']:.1f}"
+        scale = f"{double['moved']:.2g}"
         numbers = [*(f"{row['log_probabilities']:.0e}" for row in (single, double)), f"{single['probabilities']:.0e}"]
         differing = f"{single['differing']}, {double['differing']}"
         cells.append([method, _source(double), "; ".join(double["changes"]), *numbers, differing, scale])
