@@ -13,7 +13,7 @@ from studies.files import results_of
 from studies.markdown import listed, table
 
 RESULTS = results_of("equal-terms")
-TITLES = {"cifar10c": "CIFAR10-C", "cifar100c": "CIFAR100-C", "digits": "Corrupted digits"}
+TITLES = {"cifar10c": "CIFAR10-C", "cifar100c": "CIFAR100-C", "digits": "The digits stream"}
 SCORES = {
     "error": ("Error %", ".2f"),
     "nll": ("NLL", ".3f"),
@@ -47,7 +47,7 @@ def part_text(part: str, folder: Path = RESULTS) -> str:
     """Return the tables of a part, one for each number of images, or say that it was not measured."""
     kinds = kinds_of(part, folder)
     if not kinds:
-        return f"{TITLES[part]}: not measured yet (`python -m studies.equal-terms.run {part}`)."
+        return f"{TITLES[part]} is not measured yet: `python -m studies.equal-terms.run {part}`."
     picture = f"![Error of each method from the plain and from the warmed network](results/{part}.png)"
     return "\n\n".join([picture, *(_kind_text(part, *kind, rows) for kind, rows in kinds.items())])
 
@@ -60,7 +60,7 @@ def summary_text(folder: Path = RESULTS) -> str:
         ours = {key: error for key, error in means.items() if key[0].startswith("vcotta")}
         others = {key: error for key, error in means.items() if key not in ours}
         if not (ours and others):
-            lines.append(f"{title}: not measured yet.")
+            lines.append(f"{title} is not measured yet.")
             continue
         (own, least), (name, start) = min(ours, key=ours.__getitem__), min(others, key=others.__getitem__)
         lines.append(

@@ -163,7 +163,15 @@ PAIRS = (
         finish=clear_momentum_at_a_return,
         variant="momentum cleared",
     ),
-    _of_benchmark("sar", "sar", "SAR", changes=_NO_RETURN, ours={"reset_below": 0.0}, variant="never returns"),
+    _of_benchmark(
+        "sar",
+        "sar",
+        "SAR",
+        "on both sides nothing returns",
+        changes=_NO_RETURN,
+        ours={"reset_below": 0.0},
+        variant="never returns",
+    ),
     _of_benchmark("deyo", "deyo", "DeYO", "shuffles are ours"),
     _of_benchmark(
         "rdumb",

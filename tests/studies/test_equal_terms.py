@@ -26,10 +26,10 @@ def row(method: str, error: float, **more) -> dict:
 
 
 def test_without_files_the_tables_say_that_nothing_was_measured(tmp_path) -> None:
-    said = "CIFAR10-C: not measured yet (`python -m studies.equal-terms.run cifar10c`)."
+    said = "CIFAR10-C is not measured yet: `python -m studies.equal-terms.run cifar10c`."
     assert table.part_text("cifar10c", tmp_path) == said
     assert table.summary_text(tmp_path) == (
-        "CIFAR10-C: not measured yet. CIFAR100-C: not measured yet. Corrupted digits: not measured yet."
+        "CIFAR10-C is not measured yet. CIFAR100-C is not measured yet. The digits stream is not measured yet."
     )
     picture.draw_starts(tmp_path)
     assert not list(tmp_path.iterdir())
