@@ -39,7 +39,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Put generated and included text in its place and point links out of ``docs/`` to where they lead in the site."""
     uri = page.file.src_uri
-    if re.fullmatch(r"studies/\w+\.md", uri) and uri != "studies/index.md":
+    if re.fullmatch(r"studies/[\w-]+\.md", uri) and uri != "studies/index.md":
         markdown = summary_on_top(markdown)
     markdown, copied = relinked(markdown, uri, home_of(uri))
     for name, path in copied.items():

@@ -56,10 +56,11 @@ def updated(page: str, drawn: dict[str, Callable[[], str]]) -> str:
 
 
 def main(pages: tuple[Path, ...] = PAGES) -> None:
-    """Draw all pages, the picture of the published errors and the heat maps of streams."""
+    """Draw all pages, the pictures of methods and the heat maps of streams."""
     drawn = tables()
     draw_published()
     draw_streams()
+    importlib.import_module("studies.equal-terms.picture").draw_starts()  # a dash is no name for an import statement
     for path in pages:
         path.write_text(updated(path.read_text(encoding="utf-8"), drawn), encoding="utf-8")
 

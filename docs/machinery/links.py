@@ -36,7 +36,7 @@ def uri_of(path: Path) -> str:
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix()
     name = path.relative_to(ROOT).as_posix()
-    if study := re.fullmatch(r"studies/(\w+)/page\.md", name):
+    if study := re.fullmatch(r"studies/([\w-]+)/page\.md", name):
         return f"studies/{study[1]}.md"
     return PAGES.get(name, f"files/{name}{'.txt' * (path.suffix == '.md')}")
 

@@ -20,24 +20,22 @@ Every row names the machine and the versions; NAME-manifests.json has the manife
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from studies.files import portable, results_of
+from studies.cells import Cell, Row, fill, scores_of, start_of
+from studies.files import results_of
 from studies.imagenet.pacs import DOMAINS, fine_tuned, split
-from vcotta._util.files import read_json, write_json
 from vcotta._util.progress import display
 from vcotta.corruptions import STANDARD
 from vcotta.data import ImageData, ImageSource
 from vcotta.data.corrupted import write_corrupted
 from vcotta.data.image_files import ImageFiles
 from vcotta.experiments.benchmarks import find_benchmark
-from vcotta.experiments.grid import run_spec
 from vcotta.methods import find_method
-from vcotta.runs.run import Run
 from vcotta.runs.spec import RunSpec
 
 METHODS = (
@@ -62,39 +60,12 @@ BEST = 5
 """Number of the other methods that are also run from the warmed network."""
 KEYS = ("network", "method", "start", "preset", "seed", "protocol", "images", "views")
 
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A row to come: what identifies it, and its run."""
-
-    facts: Row
-    spec: RunSpec
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     path = options.out or results_of("imagenet") / f"{options.part}.json"
-    manifests_path = path.with_name(f"{path.stem}-manifests.json")
-    rows: list[Row] = read_json(path) if path.exists() else []
-    manifests: dict[str, Any] = read_json(manifests_path) if manifests_path.exists() else {}
-    end = time.monotonic() + 60 * options.minutes
-    plan = _pacs if options.part == "pacs" else _corruptions
-    for cell in plan(options, rows):
-        if key_of(cell.facts) in map(key_of, rows):
-            continue
-        if time.monotonic() > end:
-            print(f"{options.minutes:g} minutes are over; the same command continues.")
-            return
-        folder = options.work / "runs" / cell.spec.key
-        with display() as task:
-            run = run_spec(cell.spec, folder, task=task, resume=True, checkpoint_every=50, checkpoint_seconds=30)
-        rows.append(cell.facts | scores_of(run))
-        manifests["/".join(map(str, key_of(cell.facts)))] = portable(dict(run.manifest))
-        write_json(path, rows)
-        write_json(manifests_path, manifests)
-        print(f"{' '.join(map(str, key_of(cell.facts)))}: {rows[-1]['error']} %", flush=True)
+    plan = partial(_pacs if options.part == "pacs" else _corruptions, options)
+    fill(plan, KEYS, path, options.work, options.minutes, scores_of)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -117,32 +88,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--work", type=Path, default=Path("runs/imagenet"), help="folder of corrupted images and runs")
     parser.add_argument("--out", type=Path, help="file to write; by default in the study's results")
     return parser
-
-
-def key_of(row: Row) -> tuple[Any, ...]:
-    """Return what identifies a row."""
-    return tuple(row[key] for key in KEYS)
-
-
-def scores_of(run: Run) -> Row:
-    """Return the scores and cost of a run, and where it was made."""
-    summary, manifest = run.summary(), run.manifest
-    mean, domains = summary["mean"], summary["domains"]
-    return {
-        "error": round(100 * mean["error"], 2),
-        "nll": round(mean["nll"], 4),
-        "brier": round(mean["brier"], 4),
-        "ece": round(mean["ece"], 4),
-        "domains": [domain["domain"] for domain in domains],
-        "errors": [round(100 * domain["error"], 2) for domain in domains],
-        "seconds_per_corruption": round(summary["seconds"] / len(domains), 3),
-        "peak_gib": round(summary["peak_memory"] / 2**30, 2),
-        "batch_size": manifest["stream"]["batch_size"],
-        "weights_file_sha256": manifest["weights_file_sha256"],
-        "hardware": manifest["hardware"],
-        "torch": manifest["versions"]["torch"],
-        "precision": manifest["runtime"]["precision"],
-    }
 
 
 def best_others(rows: Sequence[Row], network: str, count: int = BEST) -> list[str]:
@@ -183,8 +128,8 @@ def _corruptions(options: argparse.Namespace, rows: list[Row]) -> Iterator[Cell]
 
     def cell(method: str, start: str, preset: str | None, seed: int) -> Cell:
         warmed = start == "warmed"
-        plain = "unwarmed" if find_method(method).needs_variational else "source"
-        changes: Row = {"method": method, "start": "warmed" if warmed else plain, "seed": seed}
+        begun = start_of(find_method(method).needs_variational, warmed)
+        changes: Row = {"method": method, "start": begun, "seed": seed}
         changes |= {"weights": options.warmed if warmed else options.weights}
         return _cell(replace(base, **changes), start, preset, options.views, len(data))
 

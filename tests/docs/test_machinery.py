@@ -19,6 +19,7 @@ STUDY = ROOT / "studies" / "guards" / "page.md"
         ("studies/guards/page.md", "../../docs/results/index.md", "../results/index.md"),
         ("studies/guards/page.md", "../../README.md", "../index.md"),
         ("studies/guards/page.md", "../headline/page.md#where-it-stands", "headline.md#where-it-stands"),
+        ("studies/guards/page.md", "../equal-terms/page.md", "equal-terms.md"),
         ("studies/guards/page.md", "https://example.org/page.md", "https://example.org/page.md"),
         ("studies/guards/page.md", "missing.md", "missing.md"),
     ],

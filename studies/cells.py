@@ -1,0 +1,111 @@
+"""Rows of a table that runs fill in one by one, so that a study continues where it was stopped."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from studies.files import portable
+from vcotta._util.files import read_json, write_json
+from vcotta._util.progress import display
+from vcotta.experiments.grid import run_spec
+from vcotta.runs.run import Run
+from vcotta.runs.spec import RunSpec
+
+Row = dict[str, Any]
+Plan = Callable[[list[Row]], Iterator["Cell"]]
+"""Yields the cells of a table in order, given the rows so far, which may decide what comes next."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row to come.
+
+    Attributes:
+        facts: What identifies the row.
+        spec: Its run.
+    """
+
+    facts: Row
+    spec: RunSpec
+
+
+def key_of(row: Row, keys: Sequence[str]) -> tuple[Any, ...]:
+    """Return what identifies a row."""
+    return tuple(row[key] for key in keys)
+
+
+def fill(plan: Plan, keys: Sequence[str], path: Path, work: Path, minutes: float, scores: Callable[[Run], Row]) -> bool:
+    """Run the cells that the file has no row of, and write each row as soon as it is there.
+
+    A killed run is resumed from its checkpoint in ``work``. NAME-manifests.json gets the manifest of each run.
+
+    Args:
+        plan: The cells.
+        keys: Entries of a row that identify it.
+        path: File of the rows.
+        work: Folder of the runs.
+        minutes: Begin no run after this time.
+        scores: What a finished run adds to its row.
+
+    Returns:
+        Whether all rows are there.
+    """
+    manifests_path = path.with_name(f"{path.stem}-manifests.json")
+    rows: list[Row] = read_json(path) if path.exists() else []
+    manifests: Row = read_json(manifests_path) if manifests_path.exists() else {}
+    end = time.monotonic() + 60 * minutes
+    for cell in plan(rows):
+        key = key_of(cell.facts, keys)
+        if key in (key_of(row, keys) for row in rows):
+            continue
+        if time.monotonic() > end:
+            print(f"{minutes:g} minutes are over; the same command continues.")
+            return False
+        with display() as task:
+            out = work / "runs" / cell.spec.key
+            run = run_spec(cell.spec, out, task=task, resume=True, checkpoint_every=50, checkpoint_seconds=30)
+        rows.append(cell.facts | scores(run))
+        manifests["/".join(map(str, key))] = portable(dict(run.manifest))
+        write_json(path, rows)
+        write_json(manifests_path, manifests)
+        print(f"{' '.join(map(str, key))}: {rows[-1]['error']} %", flush=True)
+        del run
+        gc.collect()  # the next run has the memory to itself
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    return True
+
+
+def scores_of(run: Run) -> Row:
+    """Return the scores and cost of a run, and where it was made."""
+    summary, manifest = run.summary(), run.manifest
+    mean, domains = summary["mean"], summary["domains"]
+    return {
+        "error": round(100 * mean["error"], 2),
+        "nll": round(mean["nll"], 4),
+        "brier": round(mean["brier"], 4),
+        "ece": round(mean["ece"], 4),
+        "domains": [domain["domain"] for domain in domains],
+        "errors": [round(100 * domain["error"], 2) for domain in domains],
+        "seconds_per_corruption": round(summary["seconds"] / len(domains), 3),
+        "peak_gib": round(summary["peak_memory"] / 2**30, 2),
+        "batch_size": manifest["stream"]["batch_size"],
+        "weights_file_sha256": manifest["weights_file_sha256"],
+        "hardware": manifest["hardware"],
+        "torch": manifest["versions"]["torch"],
+        "precision": manifest["runtime"]["precision"],
+    }
+
+
+def start_of(method_is_variational: bool, warmed: bool) -> str:
+    """Return the ``start`` of a `RunSpec` from the plain or the warmed network."""
+    if warmed:
+        return "warmed"
+    return "unwarmed" if method_is_variational else "source"

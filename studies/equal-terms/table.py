@@ -1,0 +1,135 @@
+"""The tables of all methods on equal terms."""
+
+from __future__ import annotations
+
+import functools
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from studies.files import results_of
+from studies.markdown import listed, table
+
+RESULTS = results_of("equal-terms")
+TITLES = {"cifar10c": "CIFAR10-C", "cifar100c": "CIFAR100-C", "digits": "The digits stream"}
+SCORES = {
+    "error": ("Error %", ".2f"),
+    "nll": ("NLL", ".3f"),
+    "brier": ("Brier", ".3f"),
+    "ece": ("ECE", ".3f"),
+    "seconds_per_corruption": ("Seconds", ".2f"),
+    "peak_gib": ("GiB", ".2f"),
+    "forwards": ("Forwards", ".1f"),
+    "backwards": ("Backwards", ".1f"),
+}
+
+Row = dict[str, Any]
+
+
+def rows_of(part: str, folder: Path = RESULTS) -> list[Row]:
+    """Return the rows of a part, none if it was not run."""
+    path = folder / f"{part}.json"
+    rows: list[Row] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return rows
+
+
+def kinds_of(part: str, folder: Path = RESULTS) -> dict[tuple[str, int | None], list[Row]]:
+    """Return the rows of a part by network and number of images, in the order in which they were measured."""
+    kinds: dict[tuple[str, int | None], list[Row]] = {}
+    for row in rows_of(part, folder):
+        kinds.setdefault((row["network"], row["images"]), []).append(row)
+    return kinds
+
+
+def part_text(part: str, folder: Path = RESULTS) -> str:
+    """Return the tables of a part, one for each number of images, or say that it was not measured."""
+    kinds = kinds_of(part, folder)
+    if not kinds:
+        return f"{TITLES[part]} is not measured yet: `python -m studies.equal-terms.run {part}`."
+    picture = f"![Error of each method from the plain and from the warmed network](results/{part}.png)"
+    return "\n\n".join([picture, *(_kind_text(part, *kind, rows) for kind, rows in kinds.items())])
+
+
+def summary_text(folder: Path = RESULTS) -> str:
+    """Say which parts were measured, and VCoTTA's error beside that of the best other method."""
+    lines = []
+    for part, title in TITLES.items():
+        means = means_of(_most_images(rows_of(part, folder)))
+        ours = {key: error for key, error in means.items() if key[0].startswith("vcotta")}
+        others = {key: error for key, error in means.items() if key not in ours}
+        if not (ours and others):
+            lines.append(f"{title} is not measured yet.")
+            continue
+        (own, least), (name, start) = min(ours, key=ours.__getitem__), min(others, key=others.__getitem__)
+        lines.append(
+            f"{title}: {own} has {ours[own, least]:.2f} % from the {least} network, the best other method, {name}, "
+            f"{others[name, start]:.2f} % from the {start} one."
+        )
+    return " ".join(lines)
+
+
+def _most_images(rows: list[Row]) -> list[Row]:
+    """Return the rows of all images, if there are any, or else of the most."""
+    counts = {row["images"] for row in rows}
+    most = None if None in counts else max(counts, default=None)
+    return [row for row in rows if row["images"] == most]
+
+
+def _groups(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Return the rows of all seeds by the name of the method and the start."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        name = row["method"] if row["preset"] is None else f"{row['method']} ({row['preset']})"
+        found.setdefault((name, row["start"]), []).append(row)
+    return dict(sorted(found.items(), key=lambda pair: statistics.fmean(row["error"] for row in pair[1])))
+
+
+def means_of(rows: list[Row]) -> dict[tuple[str, str], float]:
+    """Return the mean error over seeds by the name of the method and the start, the lowest first."""
+    return {key: statistics.fmean(row["error"] for row in group) for key, group in _groups(rows).items()}
+
+
+def _kind_text(part: str, network: str, images: int | None, rows: list[Row]) -> str:
+    """Return scores and cost of each method and start, the lowest error first, and the errors by corruption."""
+    groups, cells = _groups(rows), []
+    for (name, start), group in groups.items():
+        values = []
+        for score, (_, form) in SCORES.items():
+            found = [row[score] for row in group]
+            spread = f" ± {statistics.stdev(found):{form}}" if score == "error" and len(found) > 1 else ""
+            values.append(f"{statistics.fmean(found):{form}}{spread}")
+        cells.append([name, start, *values])
+    headings = ["Method", "Network", *(heading for heading, _ in SCORES.values())]
+    by_corruption = [
+        [f"{name}, {start}", *(f"{statistics.fmean(of):.1f}" for of in zip(*_errors(group), strict=True))]
+        for (name, start), group in groups.items()
+    ]
+    domains = [domain.replace("_", " ") for domain in rows[0]["domains"]]
+    count = f"{images} images of each corruption" if images else "all images"
+    title = f"{TITLES[part]}, {network}, {count}:"
+    tables = (table(headings, cells, left=2), table(["Error %", *domains], by_corruption))
+    return "\n\n".join([title, *tables, _note(rows)])
+
+
+def _errors(rows: list[Row]) -> list[list[float]]:
+    return [row["errors"] for row in rows]
+
+
+def _note(rows: list[Row]) -> str:
+    seeds = sorted({row["seed"] for row in rows})
+    machines = listed(sorted({f"{row['hardware']}, torch {row['torch']}, {row['precision']}" for row in rows}))
+    sizes = listed([str(size) for size in sorted({row["batch_size"] for row in rows})])
+    several = " (± is the standard deviation over them)" if len(seeds) > 1 else ""
+    return (
+        f"Batches of {sizes}, seed{'s' * (len(seeds) > 1)} {listed([str(seed) for seed in seeds])}{several}. Seconds "
+        "are for a corruption, without the first; passes are over a batch. "
+        f"{machines} (`studies/equal-terms/run.py`)."
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "equal-summary": summary_text,
+    **{f"equal-{part}": functools.partial(part_text, part) for part in TITLES},
+}
