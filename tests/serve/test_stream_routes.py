@@ -62,6 +62,21 @@ def test_a_stream_is_made_used_reset_exported_and_deleted(client, array, tmp_pat
     assert client.get("/v1/state").json()["changes"] == 1
 
 
+def test_answers_say_in_a_header_what_would_survive_a_kill(client, service, array) -> None:
+    infer = {"inputs": [{"name": "images", "datatype": "FP32", "shape": [1, 3, 8, 8], "data": [0.5] * 192}]}
+    answers = [
+        client.post("/v1/streams/a/predict", content=array, headers=NPY | bearer("a")),
+        client.post("/v1/streams/a/predict?adapt=false", content=array, headers=NPY),
+        client.post("/v2/models/vcotta/infer", json=infer | {"parameters": {"stream": "a"}}, headers=bearer("a")),
+    ]
+    assert [answer.headers["vcotta-saved"] for answer in answers] == ["0", "0", "0"]
+    service.find("a").engine.save()
+    assert client.post("/v1/streams/a/predict?adapt=false", content=array, headers=NPY).headers["vcotta-saved"] == "2"
+    for path in ("/v1/predict", "/v1/streams/{stream}/predict", "/v2/models/{model}/infer"):
+        described = client.get("/openapi.json").json()["paths"][path]["post"]["responses"]["200"]
+        assert described["headers"]["vcotta-saved"]["schema"] == {"type": "integer"}
+
+
 def test_exports_are_bounded_and_a_failed_one_leaves_nothing(client, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     client.app.state.exports = 2

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from vcotta.runs.checkpoints import newest_checkpoint
 from vcotta.serve import state_store
 from vcotta.serve.adapters import Adapters
 from vcotta.serve.engine import Engine
@@ -133,6 +134,35 @@ def test_a_server_killed_after_a_checkpoint_finds_every_stream_as_it_was_then(bu
         again.predict(images(6), adapt=False, stream="a").result(10)
         assert same_state(again.find("a").engine.adapter.state_dict(), expected)
     service._stop()
+
+
+def test_an_answer_says_which_changes_would_survive_a_kill(bundle, tmp_path, images) -> None:
+    with Service(bundle, state=tmp_path / "late", wait=0.0, checkpoint_seconds=1e6) as service:
+        found = [service.predict(images(6, seed), stream="a").result(10) for seed in range(2)]
+        assert [(one.changes, one.saved) for one in found] == [(1, 0), (2, 0)]
+        assert service.reset("a").result(10).changes == 3
+        assert service.predict(images(6), stream="a").result(10).saved == 3
+    with Service(bundle, wait=0.0, checkpoint_seconds=0.0) as service:
+        assert service.predict(images(6)).result(10).saved is None  # no state is to survive
+
+
+def test_with_a_checkpoint_before_each_answer_all_answered_steps_are_on_the_disk(
+    bundle, tmp_path, images, monkeypatch
+) -> None:
+    folder = tmp_path / "state"
+    monkeypatch.setattr(state_store, "_RETRY_SECONDS", 1e6)
+    with Service(bundle, state=folder, wait=0.0, checkpoint_seconds=0.0) as service:
+        for seed in range(4):
+            for name in ("a", "b"):
+                answer = service.predict(images(6, seed), stream=name).result(10)
+                assert answer.saved == answer.changes == newest_checkpoint(folder / "streams" / name) == seed + 1
+        real = state_store.save_checkpoint
+        monkeypatch.setattr(state_store, "save_checkpoint", lambda *_: 1 / 0)
+        refused = service.predict(images(6), stream="a").result(10)
+        assert (refused.changes, refused.saved) == (5, 4)  # it is answered, and not called saved
+        assert service.find("a").engine.due() > 1e5  # and not tried again at once
+        monkeypatch.setattr(state_store, "save_checkpoint", real)
+        assert service.predict(images(6), stream="a").result(10).saved == 6
 
 
 def test_a_stream_whose_state_is_damaged_is_refused_until_it_is_reset_and_others_are_served(
