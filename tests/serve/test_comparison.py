@@ -60,19 +60,19 @@ def test_nothing_is_said_of_a_few_images_and_old_ones_are_forgotten() -> None:
 def test_every_fourth_batch_of_a_stream_is_compared_and_a_reset_forgets(bundle, images) -> None:
     with Service(bundle, wait=0.0) as service:
         for seed in range(2 * EVERY):
-            service.predict(images(6, seed), stream="a").result(10)
+            service.predict(images(6, seed), stream="a").result(60)
         comparison = service.find("a").comparison
         assert 11 < comparison.images <= 12
-        service.reset("a").result(10)
+        service.reset("a").result(60)
         assert service.find("a").comparison.images == 0
 
 
 def test_a_stream_that_begins_to_look_worse_is_one_line_in_the_log(bundle, images, caplog) -> None:
     with Service(bundle, wait=0.0) as service:
-        service.make("a")[0].result(10)
+        service.make("a")[0].result(60)
         comparison = service.find("a").comparison
         comparison.flags = lambda: ["entropy"] if comparison.images else []
         with caplog.at_level("INFO", logger="vcotta.serve"):
             for seed in range(2 * EVERY):
-                service.predict(images(6, seed), stream="a").result(10)
+                service.predict(images(6, seed), stream="a").result(60)
     assert [record.message for record in caplog.records] == ["worse stream=a signs=entropy"]

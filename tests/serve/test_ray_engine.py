@@ -344,9 +344,9 @@ def run_and_lose(server: Server, lose: Callable[[set[str]], str], left: int, bun
     with Service(bundle, wait=0.0) as alone, Service(bundle, state=folder, wait=0.0) as resumed:
         for one in [lost[0], next(one for one in known if of[one.stream] != killed)]:
             for seed in one.history():
-                alone.predict(images(6, seed), stream=one.stream).result(30)
+                alone.predict(images(6, seed), stream=one.stream).result(60)
             expected, found = (
-                service.predict(images(6, 1000), stream=one.stream).result(30).answer.probabilities
+                service.predict(images(6, 1000), stream=one.stream).result(60).answer.probabilities
                 for service in (alone, resumed)
             )
             assert expected.equal(found)

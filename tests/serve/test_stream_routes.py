@@ -63,6 +63,8 @@ def test_a_stream_is_made_used_reset_exported_and_deleted(client, array, tmp_pat
 
 
 def test_answers_say_in_a_header_what_would_survive_a_kill(client, service, array) -> None:
+    client.put("/v1/streams/a", headers=bearer("a"))
+    service.find("a").engine.store.every = 1e6
     infer = {"inputs": [{"name": "images", "datatype": "FP32", "shape": [1, 3, 8, 8], "data": [0.5] * 192}]}
     answers = [
         client.post("/v1/streams/a/predict", content=array, headers=NPY | bearer("a")),
@@ -98,8 +100,8 @@ def test_the_token_of_a_stream_opens_no_other_and_none_of_the_operators_doors(cl
         "unpin": lambda name, headers: client.delete(f"/v1/streams/{name}/pin", headers=headers),
         "delete": lambda name, headers: client.delete(f"/v1/streams/{name}", headers=headers),
     }
-    service.make("a")[0].result(10)
-    service.make("b")[0].result(10)
+    service.make("a")[0].result(60)
+    service.make("b")[0].result(60)
     for name, act in doors.items():
         for headers in ({}, bearer("b"), {"Authorization": "Bearer "}):
             assert act("a", headers).status_code == 401, name
