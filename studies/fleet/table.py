@@ -96,4 +96,22 @@ def throughput_text() -> str:
     return f"{table(headings, rows, left=2)}\n\n{about}"
 
 
-TABLES: dict[str, Callable[[], str]] = {"fleet": fleet_text, "fleet_throughput": throughput_text}
+def shared_pass_text() -> str:
+    """Return what one pass of the source for several streams would save."""
+    found = read_result("fleet", "shared_pass.json")
+    alone, shared, step = (found[name] for name in ("pass_ms", "shared_pass_ms", "step_ms"))
+    same = "the same" if found["same_bytes"] else "other"
+    return (
+        f"A stream's step on {found['images']} images takes {step:.0f} ms of CPU time with `trains=norm`, of which the "
+        f"source's pass takes {alone:.2f} ms, or {shared:.2f} ms a stream if {found['streams']} streams share it: that "
+        f"would save {(alone - shared) / step:.1%} of the step. The bytes of its outputs were {same} (median of "
+        f"{found['runs']}, {found['machine']}, one thread; torch {found['versions']['torch']}; "
+        "`studies/fleet/run_shared_pass.py`)."
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "fleet": fleet_text,
+    "fleet_throughput": throughput_text,
+    "fleet_shared_pass": shared_pass_text,
+}
