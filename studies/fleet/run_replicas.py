@@ -5,8 +5,8 @@ could be known from what the client was answered (an answer's header `Vcotta-Sav
 until every stream was answered again, and seconds to an answer (median, 99th percentile).
 How: `vcotta serve --engine ray --replicas 2` in a process of its own, with a bundle of digits (``vcotta bundle --out
 digits.bundle``). Each stream has a client that sends its next eight digits when the last are answered, and waits as
-long as a 503 says. Half-way the replica with most streams gets SIGKILL. This is done once with a checkpoint every few
-seconds and once with one before each answer. Clients, replicas and Ray share the machine.
+long as a 503 says. Half-way the replica with most streams gets SIGKILL. This is done for each number of
+``--checkpoint-seconds``; 0 is one before each answer. Clients, replicas and Ray share the machine.
 
     OMP_NUM_THREADS=1 python -m studies.fleet.run_replicas --bundle digits.bundle \
         --json studies/fleet/results/replicas.json
@@ -37,7 +37,7 @@ import torch
 
 import vcotta
 from benchmarks.load import npy
-from studies.fleet.run import NPY, Images, Server, name
+from studies.fleet.run import IMAGES, NPY, Images, Server, name
 from vcotta._util.files import write_json
 
 PAUSE = 0.05
@@ -185,7 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "python": platform.python_version(),
         },
         "streams": options.streams,
-        "images_a_request": 8,
+        "images_a_request": IMAGES,
+        "seconds": options.seconds,
         "rows": [],
     }
     for checkpoint_seconds in options.checkpoint_seconds:

@@ -52,6 +52,22 @@ def environment(monkeypatch) -> None:
     """Put back afterwards what is set for Ray."""
     for name in ("AUTH_MODE", "AUTH_TOKEN", "USAGE_STATS_ENABLED", "DEDUP_LOGS", "ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
         monkeypatch.setenv(f"RAY_{name}", "before")
+    monkeypatch.setenv("RAY_worker_niceness", "")
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(("before", "after"), [(None, "0"), ("5", "5")])
+def test_replicas_have_the_priority_of_the_command_unless_the_user_says_otherwise(
+    bundle_path, tmp_path, monkeypatch, before, after
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delenv("RAY_worker_niceness")
+    if before is not None:
+        monkeypatch.setenv("RAY_worker_niceness", before)
+    fleet = Fleet(FleetOptions(), ReplicaOptions(bundle_path, {}), tmp_path / "state")
+    with pytest.raises(ValueError, match="Ray Serve"), fleet_front(fleet, bundle_path, Limits()):
+        pass
+    assert dict(os.environ)["RAY_worker_niceness"] == after
 
 
 @pytest.mark.usefixtures("environment")
@@ -268,6 +284,7 @@ def cluster(ray_serve, tmp_path, monkeypatch) -> Iterator[TwoMachines]:
     token.write_text(secrets.token_hex(32))
     for key, value in {"AUTH_MODE": "token", "AUTH_TOKEN_PATH": str(token), "USAGE_STATS_ENABLED": "0"}.items():
         monkeypatch.setenv(f"RAY_{key}", value)
+    monkeypatch.setenv("RAY_worker_niceness", "0")
     made = TwoMachines()
     yield made
     made.stop()
@@ -366,6 +383,8 @@ def test_a_fleet_answers_as_one_server_and_takes_a_new_bundle_without_an_error(
             body = npy(images(6, seed))
             assert server.ask(f"/v1/streams/{name}/predict", body) == alone.ask(f"/v1/streams/{name}/predict", body)
     assert alone.stop() == 0
+    processes = [server.process.pid, *map(int, pids(server))]
+    assert len({os.getpriority(os.PRIO_PROCESS, process) for process in processes}) == 1
     clients = [Client(server, name, lambda seed: npy(images(6, seed))) for name in NAMES[:4]]
     old, new = state_folder(tmp_path, path), state_folder(tmp_path, second)
     with Load(clients, pause=0.1):
