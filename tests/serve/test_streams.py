@@ -161,6 +161,17 @@ def test_with_a_checkpoint_before_each_answer_all_answered_steps_are_on_the_disk
         assert service.predict(images(6), stream="a").result(60).saved == 6
 
 
+def test_the_folders_that_name_a_new_stream_are_flushed_to_the_disk(bundle, tmp_path, monkeypatch) -> None:
+    flushed: list[Path] = []
+    monkeypatch.setattr(state_store, "sync_folder", flushed.append)
+    with Service(bundle, state=tmp_path / "state", wait=0.0) as service:
+        flushed.clear()
+        service.make("a")[0].result(60)
+        assert flushed == [tmp_path / "state" / "streams", tmp_path / "state"]
+        service.make("a")[0].result(60)
+        assert len(flushed) == 2
+
+
 def test_a_stream_whose_state_is_damaged_is_refused_until_it_is_reset_and_others_are_served(
     bundle, tmp_path, images
 ) -> None:

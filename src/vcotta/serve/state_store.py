@@ -73,6 +73,8 @@ class StateStore:
                 self._check_manifest(path)
             else:
                 write_json(path, self.manifest)
+                for folder in (self.folder.parent, self.folder.parent.parent):  # a power cut must not lose the name
+                    sync_folder(folder)
 
     @property
     def saved_changes(self) -> int | None:
