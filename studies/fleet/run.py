@@ -1,7 +1,8 @@
 """A fleet under load: many streams on one server, valid and malformed requests, and a kill in the middle.
 
 What: requests by kind and status, wrong answers, images served by stream, seconds to an answer (median, 99th
-percentile), the server's memory, and what each stream lost when the server got SIGKILL half-way.
+percentile), the server's memory, and what each stream lost when the server got SIGKILL half-way. A step that an answer
+called saved (`Vcotta-Saved`) must be there afterwards.
 How: `vcotta serve` in a process of its own on the loopback address, with a bundle of digits (``vcotta bundle --out
 digits.bundle``), one torch thread, a token of its own for every stream, and memory for only some of the states. Each
 stream has a client that sends its next request when the last is answered: eight digits as an array, each stream in a
@@ -71,6 +72,7 @@ class Tally:
     served: Counter[int] = field(default_factory=Counter)
     by_stream: dict[int, list[tuple[int, dict[str, Any]]]] = field(default_factory=lambda: defaultdict(list))
     lost: list[int] = field(default_factory=list)
+    saved: Counter[int] = field(default_factory=Counter)
 
 
 class Images:
@@ -95,7 +97,9 @@ class Images:
 class Server:
     """A server process, which can be killed and started again on the same state."""
 
-    def __init__(self, bundle: Path, folder: Path, streams: int, mebibytes: int, checkpoint_seconds: float) -> None:
+    def __init__(
+        self, bundle: Path, folder: Path, streams: int, mebibytes: int, checkpoint_seconds: float, *more: str
+    ) -> None:
         self.tokens = {name(number): secrets.token_hex(16) for number in range(streams)}
         path = folder / "tokens.json"
         path.touch(0o600)
@@ -112,7 +116,8 @@ class Server:
             "wait-ms": 0,
         }
         command = [sys.executable, "-m", "vcotta", "serve", str(bundle)]
-        self._command = [*command, *(text for key, value in options.items() for text in (f"--{key}", str(value)))]
+        given = (text for key, value in options.items() for text in (f"--{key}", str(value)))
+        self._command = [*command, *given, *more]
         self._folder = folder
         self.resident: list[int] = []
 
@@ -171,6 +176,7 @@ async def client(
             tally.seconds.append(time.monotonic() - began)
             tally.served[stream] += IMAGES
             tally.by_stream[stream].append((number, answer.json()))
+            tally.saved[stream] = int(answer.headers["vcotta-saved"])
             number += 1
         elif answer.status_code == 429:
             await asyncio.sleep(float(answer.headers["retry-after"]))
@@ -244,6 +250,8 @@ def kept(server: Server, streams: int, tally: Tally) -> list[int]:
         # One more than acknowledged: the last answer was on its way when the server was killed.
         if changes > acknowledged + 1:
             tally.wrong.append(f"stream {stream} has {changes} steps, but only {acknowledged} were acknowledged")
+        if changes < tally.saved[stream]:
+            tally.wrong.append(f"stream {stream} has {changes} steps, but {tally.saved[stream]} were called saved")
         tally.lost.append(max(0, acknowledged - changes))
     return found
 
@@ -276,6 +284,7 @@ def fleet(bundle: Path, streams: int, minutes: float, mebibytes: int, checkpoint
         started = [server.start()]
         seconds = asyncio.run(phase(server, images, tally, [0] * streams, 30 * minutes, kill=True))
         killed = [len(tally.by_stream[stream]) for stream in range(streams)]
+        saved = sum(tally.saved.values())
         started.append(server.start())
         continued = kept(server, streams, tally)
         began = tally.served.copy()
@@ -320,6 +329,7 @@ def fleet(bundle: Path, streams: int, minutes: float, mebibytes: int, checkpoint
         "images_of_the_busiest_stream": [max(first), max(second)],
         "images_of_the_least_busy_stream": [min(first), min(second)],
         "checkpoint_seconds": checkpoint_seconds,
+        "steps_called_saved": saved,
         "acknowledged_steps_lost_by_the_kill": {"most": max(tally.lost), "all": sum(tally.lost), "of": sum(killed)},
         "seconds_to_start": [round(seconds, 1) for seconds in started],
         "resident_mib": {
@@ -351,6 +361,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args(arguments)
     about = {
+        "runs": 1,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, shared by server and clients",
         "load_average_before": round(os.getloadavg()[0], 1),
         "versions": {

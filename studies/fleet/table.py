@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from studies.files import read_result
 from studies.markdown import table
@@ -96,4 +97,55 @@ def throughput_text() -> str:
     return f"{table(headings, rows, left=2)}\n\n{about}"
 
 
-TABLES: dict[str, Callable[[], str]] = {"fleet": fleet_text, "fleet_throughput": throughput_text}
+def replicas_text() -> str:
+    """Return what a killed replica's streams lost, by how often states are saved."""
+    found = read_result("fleet", "replicas.json")
+    headings = ["Checkpoints", *(_checkpoints(row["checkpoint_seconds"]) for row in found["rows"])]
+    lines: dict[str, Callable[[dict[str, Any]], str]] = {
+        "Streams of the killed replica": lambda row: f"{row['streams_of_the_killed_replica']} of {found['streams']}",
+        "Requests answered: before, after": lambda row: f"{row['before'].get('200', 0)}, {row['after'].get('200', 0)}",
+        "refused with 503: before, after": lambda row: f"{row['before'].get('503', 0)}, {row['after'].get('503', 0)}",
+        "Acknowledged steps lost: of all, most of one stream": lambda row: (
+            f"{row['acknowledged_steps_lost']['all']} of {row['acknowledged_steps_lost']['of']}, "
+            f"{row['acknowledged_steps_lost']['most']}"
+        ),
+        "Lost although called saved, of another replica, other errors": lambda row: f"{row['wrong_answers']}",
+        "Seconds until every stream was answered again": lambda row: f"{row['seconds_until_all_are_answered']:.0f}",
+        "Seconds to an answer before the kill, median and 99th percentile": lambda row: (
+            f"{row['seconds_p50']:.2f} and {row['seconds_p99']:.2f}"
+        ),
+    }
+    rows = [(name, *(show(row) for row in found["rows"])) for name, show in lines.items()]
+    versions = found["versions"]
+    about = (
+        f"Two replicas, {found['streams']} streams, {found['images_a_request']} digits a request; {found['machine']}, "
+        f"load average {found['load_average_before']:g} before it began, as others used the machine; {found['runs']} "
+        f"run; torch {versions['torch']}, Ray {versions['ray']} (`studies/fleet/run_replicas.py`)."
+    )
+    return f"{table(headings, rows)}\n\n{about}"
+
+
+def _checkpoints(seconds: float) -> str:
+    return f"every {seconds:g} s" if seconds else "before each answer"
+
+
+def shared_pass_text() -> str:
+    """Return what one pass of the source for several streams would save."""
+    found = read_result("fleet", "shared_pass.json")
+    alone, shared, step = (found[name] for name in ("pass_ms", "shared_pass_ms", "step_ms"))
+    same = "the same" if found["same_bytes"] else "other"
+    return (
+        f"A stream's step on {found['images']} images takes {step:.0f} ms of CPU time with `trains=norm`, of which the "
+        f"source's pass takes {alone:.2f} ms, or {shared:.2f} ms a stream if {found['streams']} streams share it: that "
+        f"would save {(alone - shared) / step:.1%} of the step. The bytes of its outputs were {same} (median of "
+        f"{found['runs']}, {found['machine']}, one thread; torch {found['versions']['torch']}; "
+        "`studies/fleet/run_shared_pass.py`)."
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "fleet": fleet_text,
+    "fleet_throughput": throughput_text,
+    "fleet_shared_pass": shared_pass_text,
+    "fleet_replicas": replicas_text,
+}

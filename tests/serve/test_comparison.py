@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 import torch
 
+from vcotta import corrupt
+from vcotta.data import load_digits, to_tensor
+from vcotta.experiments.build import adapter_for_spec
+from vcotta.runs.spec import RunSpec
+from vcotta.serve import Preprocess, make_bundle
 from vcotta.serve.comparison import EVERY, Comparison
 from vcotta.serve.service import Service
 
@@ -60,19 +68,38 @@ def test_nothing_is_said_of_a_few_images_and_old_ones_are_forgotten() -> None:
 def test_every_fourth_batch_of_a_stream_is_compared_and_a_reset_forgets(bundle, images) -> None:
     with Service(bundle, wait=0.0) as service:
         for seed in range(2 * EVERY):
-            service.predict(images(6, seed), stream="a").result(10)
+            service.predict(images(6, seed), stream="a").result(60)
         comparison = service.find("a").comparison
         assert 11 < comparison.images <= 12
-        service.reset("a").result(10)
+        service.reset("a").result(60)
         assert service.find("a").comparison.images == 0
 
 
 def test_a_stream_that_begins_to_look_worse_is_one_line_in_the_log(bundle, images, caplog) -> None:
     with Service(bundle, wait=0.0) as service:
-        service.make("a")[0].result(10)
+        service.make("a")[0].result(60)
         comparison = service.find("a").comparison
         comparison.flags = lambda: ["entropy"] if comparison.images else []
         with caplog.at_level("INFO", logger="vcotta.serve"):
             for seed in range(2 * EVERY):
-                service.predict(images(6, seed), stream="a").result(10)
+                service.predict(images(6, seed), stream="a").result(60)
     assert [record.message for record in caplog.records] == ["worse stream=a signs=entropy"]
+
+
+@pytest.mark.slow
+def test_on_digits_streams_that_adapt_well_are_not_flagged_and_ruined_ones_are(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("VCOTTA_CACHE", str(tmp_path))
+    adapter = adapter_for_spec(RunSpec("vcotta", options={"views": 2}))
+    honest = make_bundle(adapter, "wrn-10-1", [str(n) for n in range(10)], Preprocess(32), base=8, stem_stride=2)
+    ruined = replace(honest, guard=None, settings=honest.settings | {"lr": 5.0})
+    digits = load_digits()[1]
+    weathers = {"clean": digits.images, "noise": corrupt(digits.images, "gaussian_noise", 5, seed=0)}
+    signs: dict[tuple[str, bool], list[str]] = {}
+    for bundle in (honest, ruined):
+        with Service(bundle, wait=0.0) as service:
+            for name, weather in (weathers | {"fog": corrupt(digits.images, "fog", 5, seed=0)}).items():
+                for images in to_tensor(weather)[: 16 * 25].split(16):
+                    service.predict(images, stream=name).result(60)
+                signs[name, bundle is honest] = service.find(name).signs
+    assert [signs[name, True] for name in ("clean", "noise", "fog")] == [[], [], []]  # of fog the source knows little
+    assert all(signs[name, False] for name in weathers)

@@ -23,7 +23,7 @@ def values(service: Service, name: str) -> dict[str, float]:
 
 
 def test_the_dashboard_names_only_metrics_that_the_server_exports(service, images) -> None:
-    service.predict(images(6)).result(10)
+    service.predict(images(6)).result(60)
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     used = {name for query in queries for name in re.findall(r"\b(?:vcotta|process)_\w+", query)}
@@ -63,8 +63,8 @@ def test_gauges_of_streams_without_a_label_are_added_up_or_left_out(bundle, imag
     monkeypatch.setattr("vcotta.serve.metrics.NAMED", 2)
     with Service(bundle, streams=StreamLimits(streams=9), wait=0.0) as service:
         for name in "abcd":
-            service.predict(images(6), stream=name).result(10)
+            service.predict(images(6), stream=name).result(60)
         for name in "bcd":
-            service.pin(name, True).result(10)
+            service.pin(name, True).result(60)
         assert values(service, "vcotta_stream_pinned") == {"a": 0.0, "b": 1.0, "other": 2.0}
         assert list(values(service, "vcotta_stream_entropy")) == ["a", "b"]

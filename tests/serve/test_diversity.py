@@ -44,8 +44,8 @@ def lines(log: io.StringIO) -> list[dict]:
 
 def send(service, images, count: int) -> None:
     for _ in range(count):
-        service.predict(images(6), request="camera").result(10)
-    service.make("default")[0].result(10)  # comes after the lines of the last batch
+        service.predict(images(6), request="camera").result(60)
+    service.make("default")[0].result(60)  # comes after the lines of the last batch
 
 
 def warn_in_steps(engine, which: set[int]) -> None:
@@ -139,7 +139,7 @@ def test_a_reset_ends_the_event_without_a_line(service, images, log) -> None:
     note_steps(service.engine, [FEW, FEW])
     send(service, images, 1)
     assert service.streams.default.diversity.low
-    service.reset().result(10)
+    service.reset().result(60)
     assert not service.streams.default.diversity.low
     send(service, images, 1)
     assert [line["phase"] for line in lines(log)] == ["start", "start"]

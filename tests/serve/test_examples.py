@@ -42,7 +42,7 @@ def address(service, png, tmp_path):
 
 def run_client(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(CLIENT), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
 def test_the_client_prints_a_line_for_each_image_and_the_reason_of_a_refusal(address, service, tmp_path) -> None:
@@ -95,7 +95,7 @@ def test_the_curl_commands_of_the_documents_are_answered(address, service, png, 
     assert any("Authorization: Bearer" in command for command in commands)
     for command in commands:
         here = command.replace("http://127.0.0.1:8000", address)
-        done = subprocess.run(["bash", "-c", here], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["bash", "-c", here], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         assert "detail" not in json.loads(done.stdout), done.stdout
     assert service.engine.changes == sum("Authorization" in command for command in commands)

@@ -34,11 +34,11 @@ def start(bundle: Bundle, folder: Path | None = None, **options) -> Service:
 
 
 def send(service: Service, images, name: str, seeds: range) -> list[torch.Tensor]:
-    return [service.predict(images(6, s), stream=name).result(10).answer.probabilities for s in seeds]
+    return [service.predict(images(6, s), stream=name).result(60).answer.probabilities for s in seeds]
 
 
 def merge(service: Service) -> dict:
-    return json.loads(service.merge().result(20).body)
+    return json.loads(service.merge().result(60).body)
 
 
 def states(service: Service, *names: str) -> list[dict]:
@@ -60,7 +60,7 @@ def test_merged_streams_answer_as_adapters_with_the_merged_state(tmp_path, image
         for name, state in zip("ab", before, strict=True):
             alone = Adapters(bundle).build()
             alone.load_state_dict(with_learned(state, merged))
-            looked = service.predict(images(6, 5), adapt=False, stream=name).result(10).answer.probabilities
+            looked = service.predict(images(6, 5), adapt=False, stream=name).result(60).answer.probabilities
             assert torch.equal(looked, predicted(alone, images(6, 5)).probabilities)
             assert torch.equal(send(service, images, name, range(20, 21))[0], alone(images(6, 20)).double().exp())
         assert [service.find(name).engine.changes for name in ("a", "b", "default")] == [5, 4, 0]
@@ -109,7 +109,7 @@ def test_a_poisoned_stream_among_four_is_refused_flagged_and_keeps_its_own_state
         bad = service.find("bad")
         assert (bad.flagged, bad.signs, service.find("a").signs) == (True, ["outlier"], [])
         assert [service.metrics.total(name) for name in ("merges", "merge_refusals", "merge_failures")] == [1, 1, 0]
-        service.reset("bad").result(10)
+        service.reset("bad").result(60)
         assert not bad.flagged
 
 
@@ -138,7 +138,7 @@ def test_pinned_streams_and_those_of_other_names_neither_give_nor_take(vcotta_bu
         names = ("north-1", "north-2", "north-3", "south")
         for place, name in enumerate(names):
             send(service, images, name, range(place, place + 2))
-        service.pin("north-3", True).result(10)
+        service.pin("north-3", True).result(60)
         before = states(service, *names)
         outcome = merge(service)
         assert (outcome["merged"], outcome["left_out"]) == (["north-1", "north-2"], ["north-3"])
@@ -205,7 +205,7 @@ def test_streams_are_merged_now_and_then_but_not_again_while_nothing_changes(vco
     with start(vcotta_bundle, merging=MergeRule(every=0.1)) as service:
         send(service, images, "a", range(1))
         send(service, images, "b", range(1, 2))
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not service.metrics.total("merges") and time.monotonic() < until:
             time.sleep(0.02)
         time.sleep(0.4)
@@ -223,11 +223,11 @@ def test_a_periodic_merge_that_fails_is_counted_and_requests_are_still_served(
     with start(vcotta_bundle, merging=MergeRule(every=0.05)) as service:
         for place, name in enumerate("ab"):
             send(service, images, name, range(place, place + 2))
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not service.metrics.total("merge_failures") and time.monotonic() < until:
             time.sleep(0.02)
         assert service.metrics.total("merge_failures")
-        assert service.predict(images(6), stream="a").result(10).step == 3
+        assert service.predict(images(6), stream="a").result(60).step == 3
 
 
 def test_the_command_says_that_streams_of_another_method_cannot_be_merged(command, bundle_path, tmp_path) -> None:

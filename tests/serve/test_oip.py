@@ -152,6 +152,7 @@ def test_a_malformed_inference_is_refused_and_changes_nothing(client, service, i
 def test_a_broken_body_is_refused(client, service, status, body, headers) -> None:
     answer = client.post(INFER, content=body, headers=OPERATOR | headers)
     assert (answer.status_code, list(answer.json())) == (status, ["error"]), answer.text
+    assert "Restore" not in answer.text  # it is no file
     assert service.engine.changes == 0
 
 

@@ -25,11 +25,11 @@ def pair(bundle, tmp_path):
 
 
 def step(service: Service, images, stream: str = "a"):
-    return service.predict(images, stream=stream).result(10)
+    return service.predict(images, stream=stream).result(60)
 
 
 def wait_for(service: Service, stream: str = "a") -> None:
-    for _ in range(100):
+    for _ in range(1200):
         if service.streams.ask_for(stream):
             return
         time.sleep(0.05)
@@ -80,15 +80,15 @@ def test_a_stream_with_waiting_requests_is_handed_over_after_them(pair, images) 
 
     def slow(_: object) -> bytes:
         seen.set()
-        go.wait(10)
+        go.wait(60)
         return b""
 
     first = one.predict(images(6), stream="a", render=slow)
     second = one.predict(images(6, 1), stream="a")
-    assert seen.wait(10)
+    assert seen.wait(60)
     assert not other.streams.ask_for("a")
     go.set()
-    assert (first.result(10).changes, second.result(10).changes) == (1, 2)
+    assert (first.result(60).changes, second.result(60).changes) == (1, 2)
     wait_for(other)
     assert step(other, images(6, 2)).changes == 3
 
@@ -101,7 +101,7 @@ def test_streams_of_the_other_count_and_a_deleted_one_is_gone_for_both(pair, ima
     step(other, images(6), "b")
     with pytest.raises(RefusedError, match="3 streams already"):
         step(one, images(6), "c")
-    one.delete("a").result(10)
+    one.delete("a").result(60)
     with pytest.raises(RefusedError, match="no stream 'a'"):
         other.find("a")
     assert step(other, images(6), "a").changes == 1

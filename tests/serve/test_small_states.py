@@ -40,7 +40,7 @@ def test_small_states_are_a_small_share_of_whole_ones_and_come_back_from_the_dis
         assert service.streams.evictions > 3
         for name, answers in zip("ab", expected, strict=True):
             assert all(map(torch.equal, found[name], answers))
-        service.export("a", tmp_path / "a.safetensors").result(10)
+        service.export("a", tmp_path / "a.safetensors").result(60)
         kept = load(tmp_path / "a.safetensors")
         assert torch.equal(kept(images(6, 9)).double().exp(), send(service, images, "a", range(9, 10))[0])
 
@@ -49,14 +49,14 @@ def test_streams_hold_the_probe_once_and_no_checkpoint_has_it(tmp_path, images) 
     bundle = probed()
     with Service(bundle, state=tmp_path / "state", wait=0.0) as service:
         for name in "ab":
-            service.predict(images(6, size=(32, 32)), stream=name).result(10)
+            service.predict(images(6, size=(32, 32)), stream=name).result(60)
         places = {
             stream.engine.adapter.prepared["probe_images"].data_ptr()
             for stream in (service.find("a"), service.find("b"), service.streams.default)
         }
         assert len(places) == 1
         assert service.find("a").engine.nbytes < bundle.prepared["probe_images"].nbytes
-        service.export("a", tmp_path / "a.safetensors").result(10)
+        service.export("a", tmp_path / "a.safetensors").result(60)
         expected = send_large(service, images)
     (path,) = (tmp_path / "state" / "streams" / "b" / "checkpoints").iterdir()
     assert read_state(path, KIND)["adapter"]["prepared"] == {}
@@ -64,13 +64,13 @@ def test_streams_hold_the_probe_once_and_no_checkpoint_has_it(tmp_path, images) 
     adapter = load(tmp_path / "a.safetensors")
     assert torch.equal(adapter(images(6, 3, size=(32, 32))).double().exp(), expected)
     with Service(bundle, state=tmp_path / "state", wait=0.0) as service:
-        service.predict(images(6, size=(32, 32)), adapt=False, stream="b").result(10)
+        service.predict(images(6, size=(32, 32)), adapt=False, stream="b").result(60)
         prepared = service.find("b").engine.adapter.prepared["probe_images"]
         assert prepared.data_ptr() == service.streams.default.engine.adapter.prepared["probe_images"].data_ptr()
 
 
 def send_large(service: Service, images) -> torch.Tensor:
-    return service.predict(images(6, 3, size=(32, 32)), stream="a").result(10).answer.probabilities
+    return service.predict(images(6, 3, size=(32, 32)), stream="a").result(60).answer.probabilities
 
 
 def test_a_state_without_its_probe_is_refused_by_adapters_with_another_and_one_with_it_is_read() -> None:

@@ -44,7 +44,7 @@ def text(browser, place: str) -> str:
 
 
 def until(browser, condition) -> None:
-    WebDriverWait(browser, 20, 0.1).until(condition)
+    WebDriverWait(browser, 60, 0.1).until(condition)
 
 
 def test_the_page_shows_new_batches_without_errors_or_foreign_requests(page, images) -> None:
@@ -59,7 +59,7 @@ def test_the_page_shows_new_batches_without_errors_or_foreign_requests(page, ima
 
     service.engine.adapter.predict_and_adapt = noting
     for count in (6, 6, 5):
-        service.predict(images(count)).result(10)
+        service.predict(images(count)).result(60)
     until(page, lambda b: text(b, "tile-steps") == "3")
     assert text(page, "tile-images") == "17"
     assert text(page, "now-alpha") == "0.25"
@@ -81,7 +81,7 @@ def test_the_page_shows_that_batches_hold_few_classes_and_lists_that_once(page, 
     assert not hint.is_displayed()
     note_steps(service.engine, [FEW, FEW, MANY, *[FEW] * 2])
     for _ in range(5):
-        service.predict(images(6)).result(10)
+        service.predict(images(6)).result(60)
     until(page, lambda b: text(b, "tile-steps") == "5")
     assert hint.is_displayed()
     assert (text(page, "now-effective_classes"), text(page, "now-batch_share")) == ("1.25", "0.05")
@@ -96,7 +96,7 @@ def test_the_page_can_be_paused_by_keyboard_and_has_a_dark_mode_and_fits_a_phone
     button = page.find_element("id", "pause")
     button.send_keys(" ")
     assert (button.text, button.get_attribute("aria-pressed")) == ("Continue", "true")
-    page.service_under_test.predict(images(6)).result(10)
+    page.service_under_test.predict(images(6)).result(60)
     time.sleep(1.5)
     assert text(page, "tile-steps") == "0"
     button.send_keys(" ")
@@ -132,10 +132,10 @@ def fleet(service, images) -> None:
     """Some streams, of which one is flagged and one pinned."""
     for number in range(6):
         for seed in range(3):
-            service.predict(images(6, seed), stream=f"camera-{number}").result(10)
+            service.predict(images(6, seed), stream=f"camera-{number}").result(60)
     sure = torch.eye(4).repeat(30, 1)
     service.find("camera-4").comparison.see(sure, sure.roll(1, 0))
-    service.pin("camera-5", True).result(10)
+    service.pin("camera-5", True).result(60)
 
 
 def test_the_page_lists_streams_the_flagged_and_pinned_ones_first_and_shows_the_chosen_one(page, images) -> None:
@@ -153,7 +153,7 @@ def test_the_page_lists_streams_the_flagged_and_pinned_ones_first_and_shows_the_
     )  # rows are replaced each second
     until(page, lambda b: text(b, "chosen") == "camera-2" and text(b, "tile-steps") == "3")
     assert page.execute_script("return document.getElementById('line-entropy').points.length") >= 2
-    service.delete("camera-2").result(10)
+    service.delete("camera-2").result(60)
     until(page, lambda b: text(b, "chosen") == "default" and text(b, "tile-steps") == "0")
     assert [line for line in page.get_log("browser") if "404" not in line["message"]] == []
 

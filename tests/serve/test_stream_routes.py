@@ -62,6 +62,23 @@ def test_a_stream_is_made_used_reset_exported_and_deleted(client, array, tmp_pat
     assert client.get("/v1/state").json()["changes"] == 1
 
 
+def test_answers_say_in_a_header_what_would_survive_a_kill(client, service, array) -> None:
+    client.put("/v1/streams/a", headers=bearer("a"))
+    service.find("a").engine.store.every = 1e6
+    infer = {"inputs": [{"name": "images", "datatype": "FP32", "shape": [1, 3, 8, 8], "data": [0.5] * 192}]}
+    answers = [
+        client.post("/v1/streams/a/predict", content=array, headers=NPY | bearer("a")),
+        client.post("/v1/streams/a/predict?adapt=false", content=array, headers=NPY),
+        client.post("/v2/models/vcotta/infer", json=infer | {"parameters": {"stream": "a"}}, headers=bearer("a")),
+    ]
+    assert [answer.headers["vcotta-saved"] for answer in answers] == ["0", "0", "0"]
+    service.find("a").engine.save()
+    assert client.post("/v1/streams/a/predict?adapt=false", content=array, headers=NPY).headers["vcotta-saved"] == "2"
+    for path in ("/v1/predict", "/v1/streams/{stream}/predict", "/v2/models/{model}/infer"):
+        described = client.get("/openapi.json").json()["paths"][path]["post"]["responses"]["200"]
+        assert described["headers"]["vcotta-saved"]["schema"] == {"type": "integer"}
+
+
 def test_exports_are_bounded_and_a_failed_one_leaves_nothing(client, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     client.app.state.exports = 2
@@ -83,8 +100,8 @@ def test_the_token_of_a_stream_opens_no_other_and_none_of_the_operators_doors(cl
         "unpin": lambda name, headers: client.delete(f"/v1/streams/{name}/pin", headers=headers),
         "delete": lambda name, headers: client.delete(f"/v1/streams/{name}", headers=headers),
     }
-    service.make("a")[0].result(10)
-    service.make("b")[0].result(10)
+    service.make("a")[0].result(60)
+    service.make("b")[0].result(60)
     for name, act in doors.items():
         for headers in ({}, bearer("b"), {"Authorization": "Bearer "}):
             assert act("a", headers).status_code == 401, name

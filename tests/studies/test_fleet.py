@@ -7,8 +7,10 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 pytest.importorskip("httpx", reason="httpx is not installed")
 
+import httpx
+
 from studies.fleet import run as script
-from studies.fleet import run_throughput
+from studies.fleet import run_replicas, run_throughput
 from studies.fleet.picture import draw_throughput
 from studies.fleet.table import throughput_text
 from vcotta import build_adapter, to_variational
@@ -56,6 +58,27 @@ def test_throughput_counts_the_answers_after_the_first_of_each_stream(tmp_path) 
     assert (row["trains"], row["streams"], row["answers"], row["states_loaded"]) == ("norm", 3, 9, 3)
     assert 0 < row["seconds_p50"] <= row["seconds_p99"]
     assert row["merged"] >= 2
+
+
+def answer(changes: int, saved: int) -> httpx.Response:
+    return httpx.Response(200, json={"batch": {"changes": changes}}, headers={"Vcotta-Saved": str(saved)})
+
+
+def test_a_client_counts_the_acknowledged_steps_that_a_kill_takes() -> None:
+    client = run_replicas.Client(0)
+    for changes, saved in ((1, 0), (2, 0), (3, 2)):
+        client.note(answer(changes, saved), 0.0)
+    client.note(httpx.Response(503), 0.0)
+    client.note(answer(3, 2), 0.0)  # version 3 was acknowledged before, but not called saved
+    assert (client.lost, client.wrong, client.statuses) == (1, [], {200: 4, 503: 1})
+
+
+@pytest.mark.parametrize("second", [answer(2, 2), httpx.Response(500)])
+def test_a_lost_step_that_was_called_saved_is_wrong_and_so_is_a_500(second) -> None:
+    client = run_replicas.Client(0)
+    client.note(answer(3, 2), 0.0)
+    client.note(second, 0.0)
+    assert len(client.wrong) == 1
 
 
 def test_throughput_is_drawn_for_every_number_of_streams(tmp_path) -> None:

@@ -129,7 +129,9 @@ def serve(
     state: Annotated[
         Path | None, typer.Option(help="Folder of the checkpoints. Default: the bundle's name with .state added.")
     ] = None,
-    checkpoint_seconds: Annotated[float, typer.Option(help="Seconds between two checkpoints.", min=0.1)] = 30.0,
+    checkpoint_seconds: Annotated[
+        float, typer.Option(help="Seconds between two checkpoints; 0 for one before each answer.", min=0)
+    ] = 30.0,
     pool: Annotated[
         int | None,
         typer.Option(help="Pool small requests up to so many images. Default: the bundle's batch size.", min=1),

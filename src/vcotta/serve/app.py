@@ -23,6 +23,7 @@ from vcotta.serve.documented import (
     Coverage,
     Probabilities,
     Since,
+    answered,
     problems,
 )
 from vcotta.serve.observed import Observed, handle_errors
@@ -75,7 +76,7 @@ def create_app(service: Service, tokens: Tokens | str | None = None, name: str =
         _predict,
         methods=["POST"],
         response_model=PredictResponse,
-        responses=problems(*PREDICT),
+        responses=answered(problems(*PREDICT)),
         openapi_extra={"requestBody": BODY, "security": [{}]},  # {}: predictions without adaptation need no token
         dependencies=[BEARER],
         summary="Predict images and adapt to them",

@@ -141,9 +141,12 @@ class Bundle(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         names = self.class_names
-        if len(names) != self.network.classes or not all(isinstance(n, str) and len(n) <= _LONGEST_NAME for n in names):
+        if len(names) != self.network.classes:
             raise ValueError(f"Expected {self.network.classes} class names, one for each output, but got {len(names)}.")
         for name in names:
+            if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+                found = repr(name)[:40]
+                raise ValueError(f"Expected class names of at most {_LONGEST_NAME} characters, but got {found}.")
             if any("\ud800" <= character <= "\udfff" for character in name):
                 raise ValueError(f"Expected class names of Unicode text, but got {name!r}. Read its file as UTF-8.")
         for tensors in (self.weights, self.prepared):

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Path, Query
 from fastapi.security import HTTPBearer
 
+from vcotta.serve.predicting import SAVED
 from vcotta.serve.requests import FORM, NPY
 from vcotta.serve.schemas import Failure, Problem
 
@@ -19,6 +20,7 @@ __all__ = [
     "Probabilities",
     "Since",
     "StreamName",
+    "answered",
     "failures",
     "problems",
 ]
@@ -78,6 +80,12 @@ StreamName = Annotated[str, Path(pattern="^[a-z0-9][a-z0-9._-]{0,63}$", descript
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describe the refusals of a route."""
     return {status: {"model": Problem, "description": _PROBLEMS[status]} for status in statuses}
+
+
+def answered(described: dict[int | str, dict[str, Any]]) -> dict[int | str, dict[str, Any]]:
+    """Add the header of answers with predictions to the refusals of a route."""
+    about = "The stream's state version that a killed server would continue from; left out if states do not survive."
+    return {200: {"headers": {SAVED: {"description": about, "schema": {"type": "integer"}}}}, **described}
 
 
 def failures(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -280,6 +280,11 @@ class Engine:
         """The state version that a killed process would continue from; None if states need not survive."""
         return self.store.saved_changes
 
+    @property
+    def saves_each_step(self) -> bool:
+        """Whether each step must be on disk before it is answered."""
+        return self.store.every == 0
+
     def due(self) -> float | None:
         """Seconds until a checkpoint is due, None if there is nothing to save."""
         return None if self.lost is not None else self.store.due(self.changes)

@@ -21,7 +21,8 @@ __all__ = ["Job", "Served", "nothing_served", "refuse", "replies", "stopping"]
 class Served:
     """The predictions for a request's images, and the batch they were part of; see `vcotta.serve.schemas.BatchInfo`.
 
-    ``body`` is what the request's ``render`` made of it.
+    ``body`` is what the request's ``render`` made of it, and ``saved`` the state version that a killed process would
+    continue from, None if states need not survive.
     """
 
     answer: Answer
@@ -31,6 +32,7 @@ class Served:
     batch_requests: int
     offset: int
     body: bytes = b""
+    saved: int | None = None
 
 
 @dataclass

@@ -77,7 +77,7 @@ def read_inference(body: bytes, head: str | None, preprocess: Preprocess, limits
     try:
         asked = parse_json(body[:length], "the request")
     except ValueError as error:
-        raise RefusedError(422, str(error)) from error
+        raise RefusedError(422, str(error).removesuffix(" Restore it.")) from error
     asked = _object(asked, "the request", ("id", "parameters", "inputs", "outputs"))
     parameters = _object(asked.get("parameters", {}), "`parameters`", ("stream", "adapt", "binary_data_output"))
     stream, adapt = parameters.get("stream", DEFAULT), parameters.get("adapt", True)

@@ -10,9 +10,9 @@ from fastapi import FastAPI, Path, Request
 from fastapi.responses import Response
 
 from vcotta._version import __version__
-from vcotta.serve.documented import BEARER, PREDICT, failures
+from vcotta.serve.documented import BEARER, PREDICT, answered, failures
 from vcotta.serve.oip import HEADER_LENGTH, describe_model, read_inference, render_inference
-from vcotta.serve.predicting import check_health, only
+from vcotta.serve.predicting import check_health, only, saved_header
 from vcotta.serve.requests import RefusedError, discard, read_body
 from vcotta.serve.schemas import InferenceResponse, Live, ModelMetadata, ModelReady, Ready, ServerMetadata
 from vcotta.serve.streams import check_name
@@ -90,7 +90,7 @@ def add_oip_routes(app: FastAPI, name: str) -> None:
         methods=["POST"],
         response_model=InferenceResponse,
         response_model_exclude_none=True,
-        responses=failures(*PREDICT),
+        responses=answered(failures(*PREDICT)),
         openapi_extra={"requestBody": _BODY, "security": [{}]},
         dependencies=[BEARER],
         summary="Predict a tensor of images and adapt to it",
@@ -156,9 +156,11 @@ async def _infer(request: Request, model: _Model) -> Response:
     except RefusedError:
         await discard(request, limits)
         raise
+    headers = saved_header(served)
     if asked.head is None:
-        return Response(served.body, media_type="application/json")
-    return Response(served.body, headers={HEADER_LENGTH: str(asked.head)}, media_type="application/octet-stream")
+        return Response(served.body, headers=headers, media_type="application/json")
+    headers[HEADER_LENGTH] = str(asked.head)
+    return Response(served.body, headers=headers, media_type="application/octet-stream")
 
 
 def _check_model(request: Request, model: str) -> None:

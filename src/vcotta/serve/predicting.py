@@ -13,7 +13,10 @@ from vcotta.serve.jobs import Served
 from vcotta.serve.requests import RefusedError, discard, read_images
 from vcotta.serve.service import Service
 
-__all__ = ["answer_images", "body_of", "check_health", "only", "reset_stream"]
+__all__ = ["SAVED", "answer_images", "body_of", "check_health", "only", "reset_stream", "saved_header"]
+
+SAVED = "vcotta-saved"
+"""The header with the state version that a killed server would continue from."""
 
 
 async def answer_images(
@@ -43,7 +46,7 @@ async def answer_images(
     except RefusedError:
         await discard(request, service.limits)
         raise
-    return Response(served.body, media_type="application/json")
+    return Response(served.body, headers=saved_header(served), media_type="application/json")
 
 
 async def reset_stream(request: Request, stream: str) -> dict[str, int]:
@@ -68,6 +71,14 @@ def only(request: Request, *known: str) -> None:
     if odd := [name for name in request.query_params if name not in known]:
         expected = ", ".join(known) or "no parameters"
         raise RefusedError(422, f"Expected {expected} in the address, but got {odd[0][:80]!r}.")
+
+
+def saved_header(served: Served) -> dict[str, str]:
+    """Return the header that says which of a stream's changes would survive a kill.
+
+    It is no part of the body, as it depends on the clock: bodies depend on what their stream was sent alone.
+    """
+    return {} if served.saved is None else {SAVED: str(served.saved)}
 
 
 def body_of(served: Served, names: tuple[str, ...], probabilities: bool) -> bytes:

@@ -225,6 +225,7 @@ def _connected(options: FleetOptions) -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics unless the user wants them
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise Ray warns of a change in behaviour
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # every line of the replicas' logs is shown
+    os.environ.setdefault("RAY_worker_niceness", "0")  # not 15, Ray's default: replicas are no background work
     own = options.address == "local"
     if own:  # or everybody who reaches its ports could run programs on it
         os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)

@@ -51,7 +51,7 @@ class Service:
         streams: Bounds on streams.
         pool: Small requests are pooled up to this many images; None for the bundle's batch size.
         wait: Seconds a small request waits for others.
-        checkpoint_seconds: Seconds between two checkpoints of a stream.
+        checkpoint_seconds: Seconds between two checkpoints of a stream; 0 for one before each answer.
         merging: Which streams are merged, and how often; None for all, when the operator asks.
         runtime: Device and precision.
         trusted: As for `Bundle.build_network`.
@@ -353,7 +353,7 @@ class Service:
         predict = engine.predict_as_source if stream.pinned else engine.predict
         answer = predict(job.images, job.coverage)
         (reply,) = replies([job], answer, engine.steps or 0, engine.changes)
-        job.future.set_result(reply)
+        job.future.set_result(replace(reply, saved=engine.saved_changes))
 
     def _adapt(self, stream: Stream, jobs: list[Job]) -> None:
         """Adapt to a pooled batch; if that fails, as if the requests that fail on their own had not been sent."""
@@ -381,8 +381,10 @@ class Service:
             else:
                 self._adapt_without_failing(stream, jobs)
             return
+        if engine.saves_each_step and not engine.saved:
+            engine.save()
         for job, reply in zip(jobs, made, strict=True):
-            job.future.set_result(reply)
+            job.future.set_result(replace(reply, saved=engine.saved_changes))
         log_batch(stream, answer, made[0], [job.request for job in jobs])
         compare(stream, images, answer)
 

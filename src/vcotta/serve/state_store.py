@@ -19,6 +19,7 @@ from vcotta.serve.bundle import Bundle
 __all__ = ["StateStore"]
 
 _log = logging.getLogger("vcotta.serve")
+_RETRY_SECONDS = 1.0  # after a step that could not be saved, where each must be
 
 
 class StateStore:
@@ -29,7 +30,7 @@ class StateStore:
     Args:
         folder: Folder of the checkpoints; None for a temporary one, so that the state is lost at the end.
         bundle: The bundle that is served.
-        every: Seconds between two checkpoints.
+        every: Seconds between two checkpoints; 0 for one after each step.
         on_failure: Called whenever a checkpoint cannot be written.
     """
 
@@ -72,6 +73,8 @@ class StateStore:
                 self._check_manifest(path)
             else:
                 write_json(path, self.manifest)
+                for folder in (self.folder.parent, self.folder.parent.parent):  # a power cut must not lose the name
+                    sync_folder(folder)
 
     @property
     def saved_changes(self) -> int | None:
@@ -84,7 +87,7 @@ class StateStore:
 
     def due(self, changes: int) -> float | None:
         """Return the seconds until the next checkpoint, 0 or less if it is due; None if there is nothing to save."""
-        return None if self.has(changes) else self._tried + self.every - time.monotonic()
+        return None if self.has(changes) else self._tried + (self.every or _RETRY_SECONDS) - time.monotonic()
 
     def has(self, changes: int) -> bool:
         """Return whether this state version is on disk, or need not be."""

@@ -23,6 +23,7 @@ from vcotta.serve.documented import (
     Probabilities,
     Since,
     StreamName,
+    answered,
     problems,
 )
 from vcotta.serve.predicting import answer_images, only, reset_stream
@@ -54,7 +55,7 @@ def add_stream_routes(app: FastAPI) -> None:
         _predict,
         methods=["POST"],
         response_model=PredictResponse,
-        responses=problems(*PREDICT),
+        responses=answered(problems(*PREDICT)),
         openapi_extra={"requestBody": BODY, "security": [{}]},
         dependencies=[BEARER],
         summary="Predict a stream's images and adapt to them",

@@ -134,7 +134,7 @@ class Streams:
         adapters: Builds their adapters.
         limits: Bounds.
         state: Folder of the checkpoints; None if states need not survive.
-        checkpoint_seconds: Seconds between two checkpoints of a stream.
+        checkpoint_seconds: Seconds between two checkpoints of a stream; 0 for one after each step.
         on_failure: Called whenever a checkpoint cannot be written.
         shared: Whether other processes use the same folder; they must all say so.
 
