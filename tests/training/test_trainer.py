@@ -166,6 +166,13 @@ def test_labels_of_mixed_images_are_mixed_in_the_same_proportion():
     assert torch.allclose(_loss(logits, labels, config, partner, own), by_hand)
 
 
+def test_label_smoothing_is_torchs_with_augmix_too():
+    logits, labels = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    config = TrainConfig(epochs=1, augmix=True, jsd=0.0, label_smoothing=0.3)
+    expected = nn.functional.cross_entropy(logits, labels, label_smoothing=0.3)
+    assert torch.allclose(_loss(logits.repeat(3, 1), labels, config), expected)
+
+
 def test_a_transformers_recipe_trains_and_an_interrupted_training_equals_an_uninterrupted_one(tmp_path, monkeypatch):
     monkeypatch.setattr(epoch_state, "_PAUSE", 0.0)
     monkeypatch.setattr(epoch_state, "_SHARE", 0)

@@ -69,7 +69,7 @@ class WarmUpConfig(Settings):
             in memory during the last epoch.
         seed: Seed of views and noise.
         unsupported: What to do about layers that cannot be variational, as in `to_variational`: ``"error"``, or
-            ``"keep"`` to leave them, attention layers for example, as point parameters.
+            ``"keep"`` to leave them, attention of your own for example, as point parameters.
     """
 
     epochs: Count = 5

@@ -59,9 +59,7 @@ SourceLimit = Annotated[
 ]
 Unsupported = Annotated[
     str | None,
-    typer.Option(
-        help="Layers that cannot be variational, such as attention: error (default), or keep to leave them as they are."
-    ),
+    typer.Option(help="Layers that cannot be variational, such as attention of your own: error (default) or keep."),
 ]
 Subset = Annotated[int | None, typer.Option(help="ImageNet: number of images, the same of each class.")]
 ListFile = Annotated[

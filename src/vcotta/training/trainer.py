@@ -217,7 +217,10 @@ def _loss(
     plain, one, two = (part.log_softmax(1) for part in logits.chunk(3))
     middle = ((plain.exp() + one.exp() + two.exp()) / 3).clamp_min(1e-7).log()
     divergence = torch.stack([(part.exp() * (part - middle)).sum(1).mean() for part in (plain, one, two)]).mean()
-    return F.cross_entropy(plain, labels, label_smoothing=config.label_smoothing) + config.jsd * divergence
+    fit = F.nll_loss(plain, labels)
+    if config.label_smoothing:
+        fit = torch.lerp(fit, -plain.mean(), config.label_smoothing)
+    return fit + config.jsd * divergence
 
 
 def _cycle(step: int, steps: int, rise: float) -> float:
