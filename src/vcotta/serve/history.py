@@ -48,7 +48,7 @@ class History:
             "requests": requests,
             "seconds": round(seconds, 6),
             "entropy": float(answer.entropy.mean()),
-            "alpha": answer.notes.get("alpha"),
+            "alpha": answer.notes.get("prediction_alpha", answer.notes.get("alpha")),
             "parameter_distance": distance,
             **{name: answer.notes.get(name) for name in _NOTED},
             "adapted": answer.adapted,

@@ -26,7 +26,7 @@ NAMED = 50
 _PREDICT = ("/v1/predict", "/v1/streams/{stream}/predict", "/v2/models/{model}/infer")
 _OF_BATCH = {
     "entropy": "Mean entropy of the latest batch's predictions, in nats.",
-    "alpha": "Weight of the source prior in the latest batch.",
+    "alpha": "Weight of the source prior in the latest predictions; it rises while the teacher is unsure.",
     "parameter_distance": "Distance of the parameters from their start, relative to the norm of the start.",
     "effective_classes": "Number of classes that the latest batch seems to hold.",
     "class_diversity": "The same as a share of what a batch in random order would hold, 0 to 1.",
