@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from benchmarks.steps import ROTATED, add_common, describe, fill_common, free, step_times, ways_to_compute
 from vcotta import Adapter, Runtime, build_adapter, list_methods, to_variational
 from vcotta._util.files import write_json
+from vcotta.methods import find_method
 from vcotta.models import build_network
 from vcotta.nn.batch_norm import Correction, batch_norms, use_batch_statistics
 
@@ -114,7 +115,7 @@ def measure(method: str, network: nn.Module, batches: Sequence[Tensor], runtime:
     free(device)
     classes = network(batches[0][:1].cpu()).shape[-1]
     source = [(images, torch.arange(len(images), device=images.device) % classes) for images in batches[:2]]
-    model = to_variational(network) if method == "vcotta" else network
+    model = to_variational(network) if find_method(method).needs_variational else network
     adapter = build_adapter(method, model, source=source, dataset="cifar10", runtime=runtime, guard=False)
 
     def step(index: int) -> None:

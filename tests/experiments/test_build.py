@@ -23,7 +23,7 @@ from vcotta.experiments.build import (
     warm_network,
 )
 from vcotta.experiments.grid import run_spec
-from vcotta.methods import configure, import_method, list_methods, registry
+from vcotta.methods import configure, find_method, import_method, list_methods, registry
 from vcotta.models import save_weights
 from vcotta.models.wide_resnet import digits_network
 from vcotta.nn import epoch_state
@@ -53,7 +53,7 @@ def test_the_stream_follows_the_protocol_of_the_spec() -> None:
 @pytest.mark.parametrize("method", list_methods())
 def test_adapters_take_the_benchmarks_settings_and_then_the_callers(method, untrained) -> None:
     model = digits_network(0).eval()
-    start = to_variational(model) if method == "vcotta" else model
+    start = to_variational(model) if find_method(method).needs_variational else model
     adapter = adapter_for_spec(RunSpec(method, seed=1), model=start)
     assert adapter.seed == 1
     assert adapter.config == configure(method, dataset="digits")

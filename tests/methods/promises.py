@@ -84,7 +84,18 @@ PROMISES = {
     "rdumb": Promise((1, 1), {"entropy_margin": 1.1, "similarity_margin": 1.1, "period": 3}, still="bn"),
     "cmf": Promise((2, 1), still="bn", still_options={"prior_correction": "none"}, single={"prior_correction": "none"}),
     "deyo": Promise((2, 1), {"entropy_margin": 1.1, "drop": -1.0}, still="bn"),
+    "ecotta": Promise((1, 1), {"margin": 1.1, "warm_up_epochs": 1}, single=None),
+    "becotta": Promise((1, 1), {"margin": 1.1, "warm_up_epochs": 1}, single=None, averaged=("warmed",)),
+    "swa": Promise((3, 1), still="bn"),
+    "dss": Promise((2, 1), still="bn"),
     "vcotta": Promise(
+        (7, 1),
+        {"views": 2},
+        still="bn",
+        still_options={"inference": "x0", "statistics": "batch", "label_prior": False},
+        single={"inference": "x0", "statistics": "batch", "label_prior": False},
+    ),
+    "vcl": Promise(
         (7, 1),
         {"views": 2},
         still="bn",

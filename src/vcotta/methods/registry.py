@@ -16,6 +16,7 @@ from vcotta._util.errors import unknown_name
 from vcotta._util.plugins import imported
 from vcotta.bayes import WarmUpConfig, is_variational, warm_up
 from vcotta.methods.base import Adapter
+from vcotta.methods.card import MARK
 from vcotta.methods.guard import Guard
 from vcotta.methods.state import adapter_state
 from vcotta.nn.distributed import World
@@ -32,6 +33,7 @@ __all__ = [
     "find_method",
     "import_method",
     "list_methods",
+    "marked",
     "register_method",
     "warm_up_settings",
 ]
@@ -101,12 +103,23 @@ def list_methods() -> list[str]:
     """Return the names `build_adapter` knows, those of installed packages last.
 
     Example:
-        >>> list_methods()[:20]  # doctest: +NORMALIZE_WHITESPACE
+        >>> list_methods()[:25]  # doctest: +NORMALIZE_WHITESPACE
         ['source', 'bn', 'tent', 'adacontrast', 'cotta', 'eata', 'rotta', 'petal', 'rmt', 'santa', 'palm', 'surgeon',
-         'obao', 'tca', 'roid', 'sar', 'rdumb', 'cmf', 'deyo', 'vcotta']
+         'obao', 'tca', 'roid', 'sar', 'rdumb', 'cmf', 'deyo', 'ecotta', 'becotta', 'swa', 'dss', 'vcotta', 'vcl']
     """
     _load_plugins()
     return list(REGISTERED)
+
+
+def marked(name: str) -> str:
+    """Return the name of a method as tables show it: with a dagger if it is a reconstruction.
+
+    Example:
+        >>> marked("cotta"), marked("swa") == "swa\N{DAGGER}"
+        ('cotta', True)
+    """
+    method = REGISTERED.get(name)
+    return name + MARK if method is not None and method.card.provenance == "reconstruction" else name
 
 
 def import_method(name: str) -> str:
