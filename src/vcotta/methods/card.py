@@ -11,12 +11,13 @@ from vcotta._util.errors import unknown_name
 __all__ = ["MARK", "RECONSTRUCTION_NOTE", "Card", "Declared", "Preset"]
 
 MARK = "\N{DAGGER}"
-"""Follows the name of a reconstruction in every table."""
+"""Stands behind the name of a reconstruction in every table."""
 
 RECONSTRUCTION_NOTE = (
-    f"{MARK} A reconstruction, written from an abstract: its numbers say nothing about the original method's."
+    f"{MARK} A reconstruction: ours, after what is public of a method whose code or recipe is not. Its numbers say "
+    "nothing about the original."
 )
-"""The footnote of a table with a reconstruction in it."""
+"""The footnote of every table with a reconstruction in it."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -48,6 +49,8 @@ REGISTERED: dict[str, type[Adapter]] = {}
 """The methods registered so far; `find_method` and `list_methods` also load those of installed packages."""
 
 _tried: set[str] = set()  # entry points that were loaded, or failed to
+
+_LABEL = re.compile(r"(`?[a-z0-9-]*`?)(.*)", re.DOTALL)  # the method, and what follows
 
 Method = TypeVar("Method", bound=type[Adapter])
 
@@ -111,15 +114,20 @@ def list_methods() -> list[str]:
     return list(REGISTERED)
 
 
-def marked(name: str) -> str:
-    """Return the name of a method as tables show it: with a dagger if it is a reconstruction.
+def marked(label: str) -> str:
+    """Return a label as tables show it: a reconstruction's name at its beginning gets a mark.
+
+    A table with a mark in it needs the footnote `vcotta.methods.RECONSTRUCTION_NOTE`.
 
     Example:
-        >>> marked("cotta"), marked("swa") == "swa\N{DAGGER}"
+        >>> marked("cotta"), marked("swa lr=0.1") == "swa \N{DAGGER} lr=0.1"
         ('cotta', True)
     """
-    method = REGISTERED.get(name)
-    return name + MARK if method is not None and method.card.provenance == "reconstruction" else name
+    name, more = _LABEL.fullmatch(label).groups()  # type: ignore[union-attr]
+    method = REGISTERED.get(name.strip("`"))
+    if method is None or method.card.provenance != "reconstruction" or more.startswith(f" {MARK}"):
+        return label
+    return f"{name} {MARK}{more}"
 
 
 def import_method(name: str) -> str:

@@ -52,16 +52,16 @@ class SWAConfig(StreamSettings):
 class SWA(Adapter):
     r"""Soft Weight Alignment: pseudo-labels, related images and weights, each kept safe.
 
-    **A reconstruction.** Of the original only the abstract and results are public. It names three parts: a self-adaptive
-    threshold for pseudo-labels, a soft-weighted contrastive loss that draws related images together, and a normalised
-    distance between adapted and source weights. This is the simplest method that has them. Its errors say nothing about
-    the original's. (It is not stochastic weight averaging, which has the same initials.)
+    **A reconstruction.** Of the original only the abstract and results are public. It names three parts: a threshold
+    for pseudo-labels that adapts itself, a soft-weighted contrastive loss that draws related images together, and a
+    normalised distance between adapted and source weights. This is the simplest method that has them. Its errors say
+    nothing about the original's. (It is not stochastic weight averaging, which has the same initials.)
 
     With the teacher's probabilities q and labels y, and the student's prediction p and features f on the images,
     :math:`\tilde f` on a random view of them, the student minimises
 
     .. math:: L = \mathrm{mean}_{q_{iy} \ge \tau} \big(-\log p_{iy}\big) + w_1 L_{con}(f, \tilde f, q)
-        + w_2 \sum_k \frac{\|\theta_k - \theta_{k0}\|^2}{\|\theta_{k0}\|^2},
+        + w_2 \frac{\|\theta - \theta_0\|^2}{\|\theta_0\|^2},
 
     see `soft_contrast` and `weight_distance`. Then the teacher averages the student. Its prediction is returned.
 
@@ -72,7 +72,7 @@ class SWA(Adapter):
       classes (FreeMatch's global threshold);
     * images are as related as their predictions agree: the weight of a pair is :math:`\langle q_i, q_j \rangle`;
     * the contrast compares the features of images with those of views, without a projector or a queue;
-    * the distance is squared, and relative to the size of each tensor;
+    * the distance is squared, and relative to the size of the source's weights;
     * all weights are trained, BatchNorm uses the statistics of the batch; step size, decay and weights of the terms.
 
     Example:
@@ -133,7 +133,7 @@ def soft_contrast(features: Tensor, others: Tensor, probs: Tensor, temperature: 
 
 
 def weight_distance(student: nn.Module, source: nn.Module) -> Tensor:
-    r""":math:`\sum_k \|\theta_k - \theta_{k0}\|^2 / \|\theta_{k0}\|^2` over parameter tensors; 0 at the source."""
-    pairs = zip(student.parameters(), source.parameters(), strict=True)
-    terms = [(now - start).square().sum() / start.square().sum().clamp_min(1e-6) for now, start in pairs]
-    return torch.stack(terms).sum()
+    r""":math:`\|\theta - \theta_0\|^2 / \|\theta_0\|^2` over all parameters; 0 at the source."""
+    pairs = list(zip(student.parameters(), source.parameters(), strict=True))
+    moved = torch.stack([(now - start).square().sum() for now, start in pairs]).sum()
+    return moved / torch.stack([start.square().sum() for _, start in pairs]).sum().clamp_min(1e-12)
