@@ -71,6 +71,18 @@ PUBLISHED = {
     },
     "cmf": {"lr": (1e-3, 1e-3, 2.5e-4), "optimizer": ADAM_OR_SGD, "alpha": (0.99,) * 3, "noise": (0.005,) * 3},
     "deyo": {"lr": (1e-3, 1e-3, 2.5e-4), "optimizer": ADAM_OR_MOMENTUM, "drop": (0.2, 0.2, 0.3)},
+    "ecotta": {
+        "lr": (5e-3,) * 3,
+        "optimizer": ("momentum",) * 3,
+        "parts": (5,) * 3,
+        "margin": (0.4,) * 3,
+        "regularisation": (0.25,) * 3,
+        "warm_up_epochs": (10, 10, 3),
+        "warm_up_lr": (0.05,) * 3,
+        "schedule": ("steps", "steps", "cosine"),
+    },
+    "becotta": {"experts": (6,) * 3, "active": (3,) * 3, "restore": (0.01,) * 3, "synergy": (5e-4,) * 3},
+    "vcl": {"alpha": (0,) * 3, "beta": (0,) * 3},
 }
 
 

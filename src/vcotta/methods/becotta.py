@@ -110,9 +110,9 @@ class Experts(nn.Module):
 class Blended(nn.Module):
     """The source network with experts after its stages, and the classifier of pseudo-domains that picks the router."""
 
-    def __init__(self, source: nn.Module, parts: list[Part], channels: int) -> None:
+    def __init__(self, source: nn.Module, stages: list[Experts], channels: int) -> None:
         super().__init__()
-        self.source, self.parts = source, parts  # the list is plain, so that no module is held twice
+        self.source, self.stages = source, stages  # a plain list: the experts are modules of the source already
         layers: list[nn.Module] = []
         for inputs, outputs in ((channels, 8), (8, 16), (16, 32)):
             layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)]
@@ -126,7 +126,7 @@ class Blended(nn.Module):
                 domain = self.domains(images).argmax(-1)
         else:
             domain = torch.full((len(images),), self.chosen, device=images.device)
-        for experts in self.experts:
+        for experts in self.stages:
             experts.domain = domain
         logits: Tensor = self.source(images)
         return logits
@@ -134,14 +134,16 @@ class Blended(nn.Module):
     @property
     def experts(self) -> nn.ModuleList:
         """The experts of all stages."""
-        return nn.ModuleList([part.attached for part in self.parts])
+        return nn.ModuleList(self.stages)
 
     def pop_scores(self) -> list[Tensor]:
         """The experts' mean scores in the latest pass, for each stage."""
-        scores = [experts.scores for experts in self.experts]
-        for experts in self.experts:
+        found = []
+        for experts in self.stages:
+            assert experts.scores is not None
+            found.append(experts.scores.mean(0))
             experts.scores = experts.domain = None
-        return [score.mean(0) for score in scores if isinstance(score, Tensor)]
+        return found
 
 
 @register_method
@@ -257,7 +259,8 @@ class BECoTTA(Adapter):
     def _blended(self, model: nn.Module, widths: list[int], channels: int) -> Blended:
         config = self.config
         experts = [Experts(width, config.experts, config.active, config.width) for width in widths]
-        net = Blended(model, attach(model, stage_sizes(model), experts, Part), channels)
+        attach(model, stage_sizes(model), experts, Part)
+        net = Blended(model, experts, channels)
         freeze_statistics(self.runtime.place(net))
         return net
 
@@ -273,4 +276,5 @@ def synergy_loss(matrix: Tensor) -> Tensor:
     low, high = matrix.min(), matrix.max()
     scaled = (matrix - low) / (high - low).clamp_min(1e-6)
     of_domains, of_experts = (scaled.sum(dim).softmax(0) + 1e-4 for dim in (1, 0))
-    return -(scaled * (scaled / (of_domains[:, None] * of_experts[None, :]) + 1e-4).log()).sum()
+    information: Tensor = (scaled * (scaled / (of_domains[:, None] * of_experts[None, :]) + 1e-4).log()).sum()
+    return information.neg()

@@ -78,7 +78,7 @@ class MetaNetwork(nn.Module):
         """Return m(x), given E(x) as ``output``."""
         side = F.relu(self.side_norm(self.conv(x)))
         if side.shape != output.shape:  # the part rounds odd sides down
-            side = F.adaptive_avg_pool2d(side, output.shape[2:])
+            side = F.adaptive_avg_pool2d(side, (output.shape[2], output.shape[3]))
         changed: Tensor = self.norm(output) + side
         return changed
 
@@ -98,6 +98,7 @@ class MetaPart(Part):
         """Run the blocks and the meta network."""
         if not (self.adapts and torch.is_grad_enabled()):
             return super().forward(x)
+        changed: Tensor
         changed, self.distance = checkpoint(self._with_distance, x, use_reentrant=False, preserve_rng_state=False)
         return changed
 

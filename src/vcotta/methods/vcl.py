@@ -35,7 +35,7 @@ class VCLConfig(VCoTTAConfig):
         beta: 0: the teacher is the student of the batch before.
     """
 
-    alpha: Nought = 0.0  # type: ignore[assignment]
+    alpha: Nought = 0.0
     beta: Nought = 0.0
 
 
@@ -66,5 +66,5 @@ class VCL(VCoTTA):
     name = "vcl"
     summary = "VCoTTA with the previous posterior as its only prior"
     card = replace(VCoTTA.card, venue="ICLR 2018")
-    Config = VCLConfig
+    Config: ClassVar[type[Any]] = VCLConfig
     presets: ClassVar = {name: _without_prior(VCoTTA.presets[name]) for name in ("best", "paper")}
