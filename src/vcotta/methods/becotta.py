@@ -230,12 +230,12 @@ class BECoTTA(Adapter):
                 logits = self.logits(net, view)
                 check_labels(labels, len(images), logits.shape[-1])
                 scores.append(torch.stack(net.pop_scores()))
-                with self.runtime.autocast():
-                    guess = net.domains(view)
+                guess = self.runtime.forward(net.domains, view)
                 losses.append(F.cross_entropy(logits, labels))
                 losses.append(config.domain * F.cross_entropy(guess, torch.full_like(labels, domain).long()))
             together = torch.stack([synergy_loss(matrix) for matrix in torch.stack(scores, 1)]).mean()
-            return torch.stack(losses).sum() / len(PSEUDO_DOMAINS) + config.synergy * together
+            loss: Tensor = torch.stack(losses).sum() / len(PSEUDO_DOMAINS) + config.synergy * together
+            return loss
 
         optimizer = make_optimizer(learned, config.optimizer, 0.0)
         train_on_source(optimizer, source, [config.warm_up_lr] * config.warm_up_epochs, loss_of)
