@@ -43,7 +43,7 @@ class VCLConfig(VCoTTAConfig):
 class VCL(VCoTTA):
     r"""VCoTTA whose only prior is the posterior of the batch before, as in variational continual learning.
 
-    .. math:: q_t = \arg\min_q \mathrm{CE}(\bar p' \to q) + \mathrm{KL}(q \| q_{t-1}) / \lambda
+    .. math:: q_t = \operatorname{argmin}_q \mathrm{CE}(\bar p' \to q) + \mathrm{KL}(q \| q_{t-1}) / \lambda
 
     where :math:`q_{t-1}` also gives the prediction returned and, over views, the target :math:`\bar p'`. It is VCoTTA
     with ``alpha=0`` and ``beta=0``, and has no options of its own. The VCoTTA paper argues against this rule: without
