@@ -118,7 +118,7 @@ def measure(method: str, network: nn.Module, batches: Sequence[Tensor], runtime:
     free(device)
     classes = network(batches[0][:1].cpu()).shape[-1]
     source = [(images, torch.arange(len(images), device=images.device) % classes) for images in batches[:2]]
-    model = to_variational(network) if method == "vcotta" else network
+    model = to_variational(network) if find_method(method).needs_variational else network
     adapter = build_adapter(method, model, source=source, dataset="cifar10", runtime=runtime, guard=False)
 
     def step(index: int) -> None:

@@ -28,7 +28,7 @@ def networks(no_photographs) -> pinned.Networks:
 
 
 def check(found: dict[str, Any], pin: dict[str, Any], tolerance: dict[str, float]) -> None:
-    if SAME_MACHINE:
+    if SAME_MACHINE and "sha256" in pin:  # a pin without was made on another machine
         assert found == pin
     else:
         assert {key: found[key] for key in tolerance} == pytest.approx(

@@ -28,9 +28,7 @@ net = train(
     loader,
     TrainConfig(epochs=12, shift=2),
 )
-warmed = vcotta.warm_up(
-    net, loader, vcotta.WarmUpConfig(flip=False)
-)
+warmed = vcotta.warm_up(net, loader, vcotta.WarmUpConfig(flip=False))
 
 domains = ("defocus_blur", "shot_noise", "fog")
 stream = vcotta.make_stream("continual", test_data, domains, batch_size=50, limit=400)

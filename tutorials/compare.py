@@ -25,9 +25,7 @@ net = train(
     loader,
     TrainConfig(epochs=12, shift=2),
 )
-warmed = vcotta.warm_up(
-    net, loader, vcotta.WarmUpConfig(flip=False)
-)
+warmed = vcotta.warm_up(net, loader, vcotta.WarmUpConfig(flip=False))
 
 stream = vcotta.make_stream(
     "continual",

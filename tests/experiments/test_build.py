@@ -53,7 +53,7 @@ def test_the_stream_follows_the_protocol_of_the_spec() -> None:
 @pytest.mark.parametrize("method", [method for method in list_methods() if not find_method(method).needs_tokens])
 def test_adapters_take_the_benchmarks_settings_and_then_the_callers(method, untrained) -> None:
     model = digits_network(0).eval()
-    start = to_variational(model) if method == "vcotta" else model
+    start = to_variational(model) if find_method(method).needs_variational else model
     adapter = adapter_for_spec(RunSpec(method, seed=1), model=start)
     assert adapter.seed == 1
     assert adapter.config == configure(method, dataset="digits")

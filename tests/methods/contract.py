@@ -138,6 +138,8 @@ def without_a_step_it_is_its_fixed_point(subject: Subject) -> None:
 
 def _declared(net: nn.Module, trains: str) -> set[str]:
     """The parameters that a method's card allows it to train."""
+    if trains == "attached modules":
+        return {name for name, _ in net.named_parameters() if "attached." in name}
     norm = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
     kinds = {"convolutions": (nn.Conv2d,), "normalisation": norm}
     parts = trains.split(", ") if trains in ("normalisation", "convolutions, normalisation") else []

@@ -105,7 +105,18 @@ PROMISES = {
     "foa": Promise((5, 0), {"prompts": 1, "population": 4}, single=None, network=tiny_vit),
     "come": Promise((1, 1), still="bn"),
     "rem": Promise((3, 1), still="source", network=tiny_vit),
+    "ecotta": Promise((1, 1), {"margin": 1.1, "warm_up_epochs": 1}, single=None),
+    "becotta": Promise((1, 1), {"margin": 1.1, "warm_up_epochs": 1}, single=None, averaged=("warmed",)),
+    "swa": Promise((3, 1), still="bn"),
+    "dss": Promise((2, 1), still="bn"),
     "vcotta": Promise(
+        (7, 1),
+        {"views": 2},
+        still="bn",
+        still_options={"inference": "x0", "statistics": "batch", "label_prior": False},
+        single={"inference": "x0", "statistics": "batch", "label_prior": False},
+    ),
+    "vcl": Promise(
         (7, 1),
         {"views": 2},
         still="bn",

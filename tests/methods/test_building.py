@@ -14,6 +14,7 @@ from torch import nn
 
 import vcotta
 from vcotta import build_adapter, list_methods, to_variational, warm_up
+from vcotta.methods import find_method
 
 
 def test_a_network_that_does_not_return_logits_is_refused(images) -> None:
@@ -32,7 +33,7 @@ def test_networks_of_another_precision_and_odd_runtimes_are_refused(tiny) -> Non
 @pytest.mark.parametrize("name", list_methods())
 @pytest.mark.parametrize("tensor", ["conv2.weight", "norm1.running_var"])
 def test_a_network_with_weights_that_are_not_finite_is_refused_by_the_tensors_name(name, tensor, tiny, images) -> None:
-    model = to_variational(tiny()) if name == "vcotta" else tiny()
+    model = to_variational(tiny()) if find_method(name).needs_variational else tiny()
     model.state_dict()[tensor].view(-1)[0] = float("nan")
     with pytest.raises(ValueError, match=f"finite weights, but '{tensor}' holds NaN or infinity"):
         build_adapter(name, model, source=[(images(), torch.arange(6) % 4)])

@@ -34,10 +34,12 @@ VARIANTS = [
     ("petal", {"loss": "sce"}),
     ("rmt", {"replay": 1.0, "replay_images": 8, "warm_up_images": 24}),
     ("surgeon", {"layers": "all"}),
+    ("ecotta", {"regularisation": 0.0, "parts": 1}),
     ("tca", {"centre_share": 0.5}),
     ("tca", {"unit": False}),
     ("vcotta", {"preset": "paper"}),
     ("vcotta", {"preset": "authors"}),
+    ("vcl", {"preset": "paper"}),
 ]
 NORM = ("vcotta", {"trains": "norm"})
 VARIANT_CLAIMS = (
@@ -114,7 +116,7 @@ def test_source_images_of_another_network_are_refused(name, tiny) -> None:
         build_adapter(name, network_for(name, tiny)(), source=[(torch.rand(8, 1, 8, 8), torch.arange(8) % 4)])
 
 
-@pytest.mark.parametrize("name", ["vcotta", "petal", "rmt", "santa", "obao"])
+@pytest.mark.parametrize("name", ["vcotta", "petal", "rmt", "santa", "obao", "ecotta", "becotta", "vcl"])
 def test_source_labels_of_another_network_are_refused_by_those_who_use_them(name, tiny) -> None:
     with pytest.raises(ValueError, match="0 to 3, one for each output of the network, but got 0 to 7"):
         build_adapter(name, tiny(), source=[(torch.rand(8, 3, 8, 8), torch.arange(8))])

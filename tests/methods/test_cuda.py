@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vcotta import Guard, Runtime, WarmUpConfig, build_adapter, list_methods, load, save, to_variational, warm_up
-from vcotta.methods import find_method
+from vcotta.methods import configure, find_method
 from vcotta.methods.guard import Watch
 
 from .promises import network_for
@@ -16,10 +16,12 @@ PLAIN, FAST = {"device": "cuda"}, {"device": "cuda", "precision": "bf16", "chann
 
 
 def build(name, model, runtime):
-    options = {"views": 2} if "cotta" in name else {}
+    options = {"views": 2} if "views" in vars(configure(name)) else {}
     if find_method(name).needs_source:
         options["source"] = [(torch.rand(16, 3, 8, 8), torch.arange(16) % 4)]
-    return build_adapter(name, to_variational(model) if name == "vcotta" else model, runtime=runtime, **options)
+    return build_adapter(
+        name, to_variational(model) if find_method(name).needs_variational else model, runtime=runtime, **options
+    )
 
 
 @pytest.mark.parametrize("name", list_methods())

@@ -12,7 +12,7 @@ from torch import nn
 import vcotta
 from vcotta import Runtime, build_adapter, list_methods, to_variational
 from vcotta._util import tensorfile as state_files
-from vcotta.methods import find_method
+from vcotta.methods import configure, find_method
 from vcotta.models import CifarResNet, ResNet, ResNeXt, WideResNet, build_network
 
 from .promises import network_for
@@ -31,10 +31,12 @@ def sequential() -> nn.Module:
 
 
 def build(name: str, model: nn.Module, **more) -> vcotta.Adapter:
-    options = {"views": 2} if "cotta" in name else {}
+    options = {"views": 2} if "views" in vars(configure(name)) else {}
     if find_method(name).needs_source:
         options["source"] = [(torch.rand(16, 3, 8, 8), torch.arange(16) % 4)]
-    return build_adapter(name, to_variational(model) if name == "vcotta" else model, seed=4, **options, **more)
+    return build_adapter(
+        name, to_variational(model) if find_method(name).needs_variational else model, seed=4, **options, **more
+    )
 
 
 @pytest.mark.parametrize("name", list_methods())

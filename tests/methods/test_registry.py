@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import vcotta
 from vcotta.cli import app
-from vcotta.methods import TENT, find_method, import_method, registry
+from vcotta.methods import TENT, find_method, import_method, marked, registry
 
 OWN = """
 from vcotta.methods import TENT
@@ -99,6 +99,31 @@ def test_the_command_line_runs_a_method_of_a_file(own, tmp_path) -> None:
     assert done.exit_code == 0, done.output
     assert "mine" in done.output
     assert Path(tmp_path / "run" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [
+        ("swa", "swa \N{DAGGER}"),
+        ("`dss`", "`dss` \N{DAGGER}"),
+        ("becotta (warmed) lr=0.1", "becotta \N{DAGGER} (warmed) lr=0.1"),
+        ("swa \N{DAGGER}", "swa \N{DAGGER}"),
+        ("ecotta", "ecotta"),
+        ("swan", "swan"),
+        ("Error %", "Error %"),
+        ("", ""),
+    ],
+)
+def test_the_name_of_a_reconstruction_is_marked_once(label, shown) -> None:
+    assert marked(label) == shown
+
+
+def test_the_reconstructions_are_those_without_public_code_or_equations() -> None:
+    found = [name for name in vcotta.list_methods() if find_method(name).card.provenance == "reconstruction"]
+    assert found == ["becotta", "swa", "dss"]
+    for name in found:
+        assert "**A reconstruction.**" in find_method(name).__doc__
+        assert "ours" in find_method(name).__doc__.lower()
 
 
 PLUGIN = """

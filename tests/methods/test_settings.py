@@ -74,6 +74,18 @@ PUBLISHED = {
     "foa": {"prompts": (3,) * 3, "discrepancy": (0.4,) * 3, "memory": (0.9,) * 3, "shift": (1,) * 3, "step": (1,) * 3},
     "come": {"lr": (1e-3, 1e-3, 2.5e-4), "optimizer": ADAM_OR_MOMENTUM},
     "rem": {"lr": (1e-3,) * 3, "share": (0.1,) * 3, "levels": (3,) * 3, "ranking": (1,) * 3, "margin": (0,) * 3},
+    "ecotta": {
+        "lr": (5e-3,) * 3,
+        "optimizer": ("momentum",) * 3,
+        "parts": (5,) * 3,
+        "margin": (0.4,) * 3,
+        "regularisation": (0.25,) * 3,
+        "warm_up_epochs": (10, 10, 3),
+        "warm_up_lr": (0.05,) * 3,
+        "schedule": ("steps", "steps", "cosine"),
+    },
+    "becotta": {"experts": (6,) * 3, "active": (3,) * 3, "restore": (0.01,) * 3, "synergy": (5e-4,) * 3},
+    "vcl": {"alpha": (0,) * 3, "beta": (0,) * 3},
 }
 
 

@@ -11,6 +11,7 @@ from torch import nn
 import vcotta
 from vcotta import Runtime, WarmUpConfig, build_adapter, to_variational, warm_up
 from vcotta.data import batches, load_digits
+from vcotta.methods import find_method
 from vcotta.models import build_network
 from vcotta.models.wide_resnet import digits_network
 from vcotta.nn import runtime
@@ -37,7 +38,7 @@ def traced(monkeypatch):
 
 
 def build(name, model, **options):
-    return build_adapter(name, to_variational(model) if name == "vcotta" else model, **options)
+    return build_adapter(name, to_variational(model) if find_method(name).needs_variational else model, **options)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_fp64_computes_in_float64_what_fp32_rounds(tiny, images) -> None:
 @pytest.mark.parametrize("name", vcotta.list_methods())
 def test_every_method_runs_in_fp64(name, tiny, images) -> None:
     model = network_for(name, tiny)()
-    model = vcotta.to_variational(model) if name == "vcotta" else model
+    model = vcotta.to_variational(model) if find_method(name).needs_variational else model
     source = [(images(24), torch.arange(24) % 4)]
     adapter = vcotta.build_adapter(name, model, source=source, runtime=Runtime(precision="fp64"))
     for seed in range(2):

@@ -123,6 +123,14 @@ def test_seeds_are_shown_as_mean_with_interval_and_infinity_as_such(runs):
     assert "∞" in page
 
 
+def test_reconstructions_are_marked_with_a_footnote_under_each_table(make_run):
+    runs = {name: make_run(name, {FOG: 1, SNOW: 2}) for name in ("dss", "bn")}
+    page = html_page(runs)
+    assert page.count('<th scope="row">dss \N{DAGGER}</th>') >= 2
+    assert page.count("A reconstruction: ours") == 2
+    assert "A reconstruction" not in html_page({"bn": runs["bn"]})
+
+
 def test_nothing_in_a_run_can_become_markup(make_run):
     run = make_run(EVIL, {(EVIL, 5): 2, SNOW: 1}, alphas=[0.1, 0.2, 0.3, 0.4])
     for record in run.records:

@@ -3,6 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
+from vcotta.methods import RECONSTRUCTION_NOTE
 from vcotta.report.tables import by_corruption, comparison, csv_text, rows
 
 FOG, SNOW = ("fog", 5), ("snow", 5)
@@ -45,6 +46,17 @@ def test_markdown_by_corruption_ends_with_the_mean(runs):
         "| snow | 20.0 | 20.0 |\n"
         "| mean | 35.0 | **15.0** |\n"
     )
+
+
+def test_reconstructions_are_marked_in_every_table_with_a_footnote(make_run):
+    both = [make_run("swa", {FOG: 2, SNOW: 4}), make_run("bn", {FOG: 4, SNOW: 4})]
+    for table in (comparison(both), by_corruption(both)):
+        assert "swa \N{DAGGER} |" in table.markdown()
+        assert table.markdown().endswith(f"\n\n{RECONSTRUCTION_NOTE}\n")
+        console = Console(file=io.StringIO(), width=200)
+        console.print(table.rich())
+        assert "\N{DAGGER} A reconstruction" in console.file.getvalue()
+    assert "\N{DAGGER}" not in comparison(both[1:]).markdown()
 
 
 def test_values_that_are_equal_once_rounded_are_both_best(make_run):

@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from studies.posterior import run as script
 from vcotta import to_variational

@@ -83,3 +83,16 @@ def test_folders_of_the_machine_are_not_kept() -> None:
     spec = {"weights": "/home/me/w.pt", "corrupted": None, "data": "folder:/home/me/pets", "source": None}
     kept = portable({"command": ["vcotta"], "platform": "x", "spec": spec})
     assert kept["spec"] == {"weights": "w.pt", "corrupted": None, "data": "folder:pets", "source": None}
+
+
+def test_tables_of_studies_mark_reconstructions_with_a_footnote() -> None:
+    drawn = table(["Error %", "swa", "bn"], [("dss", 1, 2), ("fog", "dss", 3)])
+    assert drawn.startswith("| Error % | swa \N{DAGGER} | bn |")
+    assert "| dss \N{DAGGER} | 1 | 2 |\n| fog | dss | 3 |\n\n\N{DAGGER} A reconstruction" in drawn
+    assert table(["", "bn"], [("fog", 1)]) == "|  | bn |\n|:--|--:|\n| fog | 1 |"
+
+
+def test_every_method_of_the_papers_tables_has_a_row_without_a_gap() -> None:
+    rows = [line for line in tables()["seed-systems"]().splitlines() if line.startswith("| `")]
+    assert len(rows) >= 20
+    assert all(cell.strip() not in ("", "-") for line in rows for cell in line.strip("|").split("|"))

@@ -59,7 +59,15 @@ def methods(
 
     from rich.table import Table
 
-    from vcotta.methods import DATASETS, configure, find_method, import_method, list_methods
+    from vcotta.methods import (
+        DATASETS,
+        RECONSTRUCTION_NOTE,
+        configure,
+        find_method,
+        import_method,
+        list_methods,
+        marked,
+    )
     from vcotta.methods.class_mix import StreamSettings
 
     if name is not None:
@@ -78,7 +86,7 @@ def methods(
         if presets := find_method(name).presets:
             typer.echo(f"Presets: {', '.join(presets)}; choose one with --set preset=NAME.")
         return
-    table = Table()
+    table = Table(caption=RECONSTRUCTION_NOTE, caption_justify="left")
     for heading in (
         "Method",
         "Venue",
@@ -95,7 +103,7 @@ def methods(
         card = method.card
         shared = "yes" if card.distributed else "no"
         row = (card.venue, method.summary, card.trains, card.source, card.passes, card.provenance, shared)
-        table.add_row(name, *row)
+        table.add_row(marked(name), *row)
     show(table)
 
 

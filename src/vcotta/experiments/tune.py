@@ -51,7 +51,12 @@ SPACES: dict[str, dict[str, list[Any]]] = {
     "foa": {"discrepancy": [0.0, 0.1, 0.4, 1.6], "step": [0.1, 0.3, 1.0]},
     "come": {"lr": [*_STEPS, 3e-2]},
     "rem": {"lr": _STEPS, "share": [0.05, 0.1, 0.2], "ranking": [0.0, 1.0]},
+    "ecotta": {"lr": [1e-3, 2e-3, 5e-3, 1e-2], "regularisation": [0.0, 0.25, 1.0]},
+    "becotta": {"lr": _STEPS, "restore": [0.0, 0.01]},
+    "swa": {"lr": _STEPS, "beta": _DECAYS},
+    "dss": {"lr": _STEPS, "beta": _DECAYS, "negative": [0.0, 1.0]},
     "vcotta": {"alpha": [0.2, 0.5, "entropy"], "lr": [0.03, 0.1, 0.2], "beta": [0.95, 0.98, 0.99]},
+    "vcl": {"lr": [0.01, 0.03, 0.1]},
 }
 """The options of each method that `tune` tries by default, with their values."""
 

@@ -2,7 +2,7 @@
 
 from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Positive, Settings, UnitInterval
 from vcotta.methods.base import Adapter
-from vcotta.methods.card import Card, Preset
+from vcotta.methods.card import RECONSTRUCTION_NOTE, Card, Preset
 from vcotta.methods.guard import Guard
 from vcotta.methods.parts.layers import train_only_normalisation
 from vcotta.methods.prediction import Prediction
@@ -16,6 +16,7 @@ from vcotta.methods.registry import (
     find_method,
     import_method,
     list_methods,
+    marked,
     register_method,
     warm_up_settings,
 )
@@ -45,7 +46,12 @@ from vcotta.methods.deyo import DeYO, DeYOConfig
 from vcotta.methods.foa import FOA, FOAConfig
 from vcotta.methods.come import COME, COMEConfig
 from vcotta.methods.rem import REM, REMConfig
+from vcotta.methods.ecotta import ECoTTA, ECoTTAConfig
+from vcotta.methods.becotta import BECoTTA, BECoTTAConfig
+from vcotta.methods.swa import SWA, SWAConfig
+from vcotta.methods.dss import DSS, DSSConfig
 from vcotta.methods.vcotta import VCoTTA, VCoTTAConfig
+from vcotta.methods.vcl import VCL, VCLConfig
 # isort: on
 
 from vcotta.methods.io import load, save
@@ -56,22 +62,28 @@ __all__ = [
     "CMF",
     "COME",
     "DATASETS",
+    "DSS",
     "EATA",
     "FOA",
     "OBAO",
     "PALM",
     "PETAL",
+    "RECONSTRUCTION_NOTE",
     "REM",
     "RMT",
     "ROID",
     "SANTA",
     "SAR",
     "SURGEON",
+    "SWA",
     "TCA",
     "TENT",
+    "VCL",
     "AdaContrast",
     "AdaContrastConfig",
     "Adapter",
+    "BECoTTA",
+    "BECoTTAConfig",
     "BNConfig",
     "CMFConfig",
     "COMEConfig",
@@ -79,9 +91,12 @@ __all__ = [
     "CoTTA",
     "CoTTAConfig",
     "Count",
+    "DSSConfig",
     "DeYO",
     "DeYOConfig",
     "EATAConfig",
+    "ECoTTA",
+    "ECoTTAConfig",
     "FOAConfig",
     "Guard",
     "Merged",
@@ -103,12 +118,14 @@ __all__ = [
     "SANTAConfig",
     "SARConfig",
     "SURGEONConfig",
+    "SWAConfig",
     "Settings",
     "Source",
     "SourceConfig",
     "TCAConfig",
     "TENTConfig",
     "UnitInterval",
+    "VCLConfig",
     "VCoTTA",
     "VCoTTAConfig",
     "build_adapter",
@@ -120,6 +137,7 @@ __all__ = [
     "import_method",
     "list_methods",
     "load",
+    "marked",
     "merge",
     "merge_states",
     "register_method",

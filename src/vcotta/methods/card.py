@@ -8,7 +8,16 @@ from typing import Any, ClassVar, Literal
 
 from vcotta._util.errors import unknown_name
 
-__all__ = ["Card", "Declared", "Preset"]
+__all__ = ["MARK", "RECONSTRUCTION_NOTE", "Card", "Declared", "Preset"]
+
+MARK = "\N{DAGGER}"
+"""Stands behind the name of a reconstruction in every table."""
+
+RECONSTRUCTION_NOTE = (
+    f"{MARK} A reconstruction: ours, after what is public of a method whose code or recipe is not. Its numbers say "
+    "nothing about the original."
+)
+"""The footnote of every table with a reconstruction in it."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +29,8 @@ class Card:
         trains: What it trains: ``nothing``, ``normalisation``, ``everything``, ...
         source: What it needs of the source data before testing, ``nothing`` or in words.
         passes: Forward and backward passes over a batch, N being the number of views.
-        provenance: What it was written from.
+        provenance: What it was written from. A ``reconstruction`` is our guess at a method of which neither code nor
+            equations are public; tables mark it, see `vcotta.methods.marked`.
         distributed: Whether several processes can share a batch and give the result of one, as the tests show.
         without_batch_norm: What it cannot do on networks without BatchNorm, to follow its name in the warning that
             such a network then gets; empty if it works there as elsewhere.
@@ -30,7 +40,7 @@ class Card:
     trains: str
     source: str
     passes: str
-    provenance: Literal["official code", "re-implementation", "paper text"]
+    provenance: Literal["official code", "re-implementation", "paper text", "reconstruction"]
     distributed: bool = False
     without_batch_norm: str = ""
 

@@ -20,7 +20,7 @@ from vcotta.methods.parts.view_average import ViewAveraging
 from vcotta.methods.passes import Passes
 from vcotta.methods.registry import register_method
 from vcotta.nn.inputs import check_labels
-from vcotta.nn.optim import OptimizerName, make_optimizer
+from vcotta.nn.optim import OptimizerName, finite_step, make_optimizer
 
 __all__ = ["PETAL", "PETALConfig"]
 
@@ -215,7 +215,7 @@ def swag(
             logits = passes.logits(net, images, batch_statistics=False)
             if epoch == 1:
                 check_labels(labels, len(images), logits.shape[-1])
-            taken += _step(optimizer, F.cross_entropy(logits, labels))
+            taken += finite_step(optimizer, F.cross_entropy(logits, labels))
         if not taken:
             raise FloatingPointError(
                 f"The loss on source data was never finite in epoch {epoch} of the preparation of PETAL. "
@@ -247,14 +247,3 @@ class Moments:
     def variance(self) -> list[Tensor]:
         """The variances about the mean, at least 0."""
         return [(squares / self.count).clamp_min(0) for squares in self._squares]
-
-
-def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> Tensor:
-    """One step, skipped if loss or gradient is not finite; returns whether it was taken, as a scalar on the device."""
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    done = loss.detach().isfinite() & nn.utils.get_total_norm(gradients).isfinite()
-    optimizer.found_inf = (~done).float()  # type: ignore[attr-defined]  # the fused optimisers' way to skip a step
-    optimizer.step()
-    return done

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -16,6 +17,7 @@ from vcotta._util.errors import unknown_name
 from vcotta._util.plugins import imported
 from vcotta.bayes import WarmUpConfig, is_variational, warm_up
 from vcotta.methods.base import Adapter
+from vcotta.methods.card import MARK
 from vcotta.methods.guard import Guard
 from vcotta.methods.state import adapter_state
 from vcotta.nn.distributed import World
@@ -32,6 +34,7 @@ __all__ = [
     "find_method",
     "import_method",
     "list_methods",
+    "marked",
     "register_method",
     "warm_up_settings",
 ]
@@ -46,6 +49,8 @@ REGISTERED: dict[str, type[Adapter]] = {}
 """The methods registered so far; `find_method` and `list_methods` also load those of installed packages."""
 
 _tried: set[str] = set()  # entry points that were loaded, or failed to
+
+_LABEL = re.compile(r"(`?[a-z0-9-]*`?)(.*)", re.DOTALL)  # the method, and what follows
 
 Method = TypeVar("Method", bound=type[Adapter])
 
@@ -108,6 +113,22 @@ def list_methods() -> list[str]:
     """
     _load_plugins()
     return list(REGISTERED)
+
+
+def marked(label: str) -> str:
+    """Return a label as tables show it: a reconstruction's name at its beginning gets a mark.
+
+    A table with a mark in it needs the footnote `vcotta.methods.RECONSTRUCTION_NOTE`.
+
+    Example:
+        >>> marked("cotta"), marked("swa lr=0.1") == "swa \N{DAGGER} lr=0.1"
+        ('cotta', True)
+    """
+    name, more = _LABEL.fullmatch(label).groups()  # type: ignore[union-attr]
+    method = REGISTERED.get(name.strip("`"))
+    if method is None or method.card.provenance != "reconstruction" or more.startswith(f" {MARK}"):
+        return label
+    return f"{name} {MARK}{more}"
 
 
 def import_method(name: str) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vcotta._util.errors import unknown_name
 
-__all__ = ["AdamFirstStep", "OptimizerName", "load_optimizer", "make_optimizer", "step_scale"]
+__all__ = ["AdamFirstStep", "OptimizerName", "finite_step", "load_optimizer", "make_optimizer", "step_scale"]
 
 OptimizerName = Literal["adam", "sgd", "momentum"]
 """``adam`` with torch's defaults; ``sgd`` with Nesterov momentum 0.9, both as the CoTTA line of work uses them; or
@@ -45,6 +45,17 @@ def make_optimizer(
 def step_scale(tensor: Tensor) -> float:
     """Root mean square, the unit of relative steps; at least 1e-3, so that a bias of zero can leave it."""
     return max(tensor.detach().square().mean().sqrt().item(), 1e-3)
+
+
+def finite_step(optimizer: torch.optim.Optimizer, loss: Tensor) -> Tensor:
+    """One step, skipped if loss or gradient is not finite; returns whether it was taken, as a scalar on the device."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    done = loss.detach().isfinite() & nn.utils.get_total_norm(gradients).isfinite()
+    optimizer.found_inf = (~done).float()  # type: ignore[attr-defined]  # the fused optimisers' way to skip a step
+    optimizer.step()
+    return done
 
 
 class AdamFirstStep(torch.optim.Optimizer):

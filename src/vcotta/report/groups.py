@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vcotta.methods import find_method, list_methods
+from vcotta.methods import find_method, list_methods, marked
 from vcotta.report.stats import Score, domain_labels, printable
 from vcotta.runs.run import MANIFEST, Run, Summary
 
@@ -39,7 +39,8 @@ class Group:
     """Runs of one method with one setting on one stream, which differ in their seeds.
 
     Attributes:
-        label: The method, with the settings in which it differs from other groups of that method.
+        label: The method, with the mark of a reconstruction, and the settings in which it differs from other groups of
+            that method.
         runs: The runs, one for each seed.
         summaries: Their summaries.
         domains: Names of the domains.
@@ -265,7 +266,8 @@ def _name(run: Run, others: Sequence[Run], warmed: frozenset[str]) -> str:
     """The method, and the first settings in which it differs from others of that method."""
     ours, theirs = _settings(run, warmed), [_settings(other, warmed) for other in others]
     differing = [key for key in ours if any(other.get(key) != ours[key] for other in theirs)]
-    method = f"{run.method} (warmed)" if "warmed" in differing and ours["warmed"] else run.method
+    method = marked(run.method)
+    method = f"{method} (warmed)" if "warmed" in differing and ours["warmed"] else method
     words = [f"{key.removeprefix('config ')}={ours[key]}" for key in differing if key != "warmed"]
     shown = printable(" ".join([method, *words[:NAMED_SETTINGS]]))
     return shown if len(shown) <= LONGEST_LABEL else f"{shown[: LONGEST_LABEL - 1]}…"

@@ -32,7 +32,7 @@ from vcotta.report.method_styles import method_styles
 from vcotta.report.narrative import ranking, remarks, stream_sentence
 from vcotta.report.samples import samples
 from vcotta.report.stats import along_stream, noted, reliability_bins, risk_coverage, varies
-from vcotta.report.tables import ALL_COLUMNS, by_corruption, comparison, csv_text, escaped
+from vcotta.report.tables import ALL_COLUMNS, by_corruption, comparison, csv_text, escaped, footnote
 from vcotta.runs.run import Run
 
 __all__ = ["html_page", "write_report"]
@@ -121,6 +121,7 @@ def html_page(runs: Mapping[str, Run]) -> str:
         script="report.js",
         stream=stream_sentence(groups[0]),
         labels=labels,
+        footnote=footnote(labels),
         styles=method_styles(labels),
         legends={name: _swatches(name, labels) for name in ("stream", "adaptation", "risk")},
         groups=groups,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vcotta.methods import RECONSTRUCTION_NOTE, marked
+from vcotta.methods.card import MARK
 from vcotta.report.groups import WHOLE_RUN, group_runs
 from vcotta.report.stats import Score, domain_labels
 from vcotta.runs.run import Run
@@ -16,7 +18,7 @@ from vcotta.runs.run import Run
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["ALL_COLUMNS", "Grid", "by_corruption", "comparison", "csv_text", "escaped", "rows"]
+__all__ = ["ALL_COLUMNS", "Grid", "by_corruption", "comparison", "csv_text", "escaped", "footnote", "rows"]
 
 ALL_COLUMNS = {  # heading and format of each score
     "error": ("Error %", ".1f"),
@@ -48,19 +50,20 @@ class Grid:
     title: str = ""
 
     def rich(self) -> Table:
-        """Return the table for ``rich.print``."""
+        """Return the table for ``rich.print``; reconstructions are marked (`vcotta.methods.marked`)."""
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=self.title or None)
-        for place, heading in enumerate(self.header):
+        header, cells, footnote = self._marked()
+        table = Table(title=self.title or None, caption=footnote or None, caption_justify="left")
+        for place, heading in enumerate(header):
             table.add_column(heading, justify="right" if place else "left", no_wrap=True)
-        for r, row in enumerate(self.cells):
+        for r, row in enumerate(cells):
             table.add_row(*(Text(cell, style="bold" if (r, c) in self.best else "") for c, cell in enumerate(row)))
         return table
 
     def markdown(self) -> str:
-        """Return the table as GitHub Markdown, ending in a line break.
+        """Return the table as GitHub Markdown, ending in a line break; reconstructions are marked.
 
         Example:
             >>> print(Grid(("Method", "Error %"), (("source", "43.5"), ("bn", "20.4")), frozenset({(1, 1)})).markdown())
@@ -70,13 +73,19 @@ class Grid:
             | bn | **20.4** |
             <BLANKLINE>
         """
-        marked = [
+        header, cells, footnote = self._marked()
+        shown = [
             [f"**{escaped(cell)}**" if (r, c) in self.best else escaped(cell) for c, cell in enumerate(row)]
-            for r, row in enumerate(self.cells)
+            for r, row in enumerate(cells)
         ]
-        rule = "|".join([":--"] + ["--:"] * (len(self.header) - 1))
-        lines = ["| " + " | ".join(row) + " |" for row in (map(escaped, self.header), *marked)]
-        return "\n".join([lines[0], f"|{rule}|", *lines[1:], ""])
+        rule = "|".join([":--"] + ["--:"] * (len(header) - 1))
+        lines = ["| " + " | ".join(row) + " |" for row in (map(escaped, header), *shown)]
+        return "\n".join([lines[0], f"|{rule}|", *lines[1:], *(["", footnote] if footnote else []), ""])
+
+    def _marked(self) -> tuple[list[str], list[list[str]], str]:
+        """Header and cells with reconstructions marked, and the footnote that explains the mark, if there is one."""
+        header, cells = list(map(marked, self.header)), [[marked(row[0]), *row[1:]] for row in self.cells]
+        return header, cells, footnote([*header, *(row[0] for row in cells)])
 
 
 def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -161,6 +170,11 @@ def _lowest(scores: Sequence[Score], form: str) -> list[int]:
     means = [math.inf if math.isnan(score.mean) else score.mean for score in scores]
     least = shown[means.index(min(means))]
     return [place for place, text in enumerate(shown) if text == least]
+
+
+def footnote(labels: Iterable[str]) -> str:
+    """Return the footnote of a table with these labels: what the mark of a reconstruction means, if there is one."""
+    return RECONSTRUCTION_NOTE if any(MARK in label for label in labels) else ""
 
 
 def escaped(cell: str) -> str:
