@@ -162,7 +162,7 @@ def check_plugin(folder: Path) -> None:
     config, methods, *warned = with_plugin(folder, "-c", SHOW).splitlines()
     warned.sort(reverse=True)
     assert config == "TENTConfig(statistics='batch', label_prior=False, lr=0.5, optimizer='adam')"
-    assert methods == "24 BN"
+    assert methods == "32 BN"
     assert len(warned) == 2
     assert "'taken' (my_plugin:Taken) of the package my-plugin cannot be loaded and is left out" in warned[0]
     assert "'bn' is the name of vcotta.methods.bn.BN" in warned[0]
