@@ -84,6 +84,13 @@ PROMISES = {
     "rdumb": Promise((1, 1), {"entropy_margin": 1.1, "similarity_margin": 1.1, "period": 3}, still="bn"),
     "cmf": Promise((2, 1), still="bn", still_options={"prior_correction": "none"}, single={"prior_correction": "none"}),
     "deyo": Promise((2, 1), {"entropy_margin": 1.1, "drop": -1.0}, still="bn"),
+    "vida": Promise(
+        (4, 1),
+        {"views": 2, "high_rank": 4},
+        still="bn",
+        still_options={"warm_up_images": 0},
+        single={"warm_up_images": 0},
+    ),
     "vcotta": Promise(
         (7, 1),
         {"views": 2},

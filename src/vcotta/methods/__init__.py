@@ -42,6 +42,7 @@ from vcotta.methods.sar import SAR, SARConfig
 from vcotta.methods.rdumb import RDumb, RDumbConfig
 from vcotta.methods.cmf import CMF, CMFConfig
 from vcotta.methods.deyo import DeYO, DeYOConfig
+from vcotta.methods.vida import ViDA, ViDAConfig
 from vcotta.methods.vcotta import VCoTTA, VCoTTAConfig
 # isort: on
 
@@ -102,6 +103,8 @@ __all__ = [
     "UnitInterval",
     "VCoTTA",
     "VCoTTAConfig",
+    "ViDA",
+    "ViDAConfig",
     "build_adapter",
     "check_distributed",
     "choose_guard",

@@ -20,7 +20,8 @@ class Card:
         trains: What it trains: ``nothing``, ``normalisation``, ``everything``, ...
         source: What it needs of the source data before testing, ``nothing`` or in words.
         passes: Forward and backward passes over a batch, N being the number of views.
-        provenance: What it was written from.
+        provenance: What it was written from. A ``reconstruction`` is written from the abstract and what others say of
+            the paper, since neither its text nor code could be read: what is ours is listed in its docstring.
         distributed: Whether several processes can share a batch and give the result of one, as the tests show.
     """
 
@@ -28,7 +29,7 @@ class Card:
     trains: str
     source: str
     passes: str
-    provenance: Literal["official code", "re-implementation", "paper text"]
+    provenance: Literal["official code", "re-implementation", "paper text", "reconstruction"]
     distributed: bool = False
 
 

@@ -101,9 +101,9 @@ def list_methods() -> list[str]:
     """Return the names `build_adapter` knows, those of installed packages last.
 
     Example:
-        >>> list_methods()[:20]  # doctest: +NORMALIZE_WHITESPACE
+        >>> list_methods()[:23]  # doctest: +NORMALIZE_WHITESPACE
         ['source', 'bn', 'tent', 'adacontrast', 'cotta', 'eata', 'rotta', 'petal', 'rmt', 'santa', 'palm', 'surgeon',
-         'obao', 'tca', 'roid', 'sar', 'rdumb', 'cmf', 'deyo', 'vcotta']
+         'obao', 'tca', 'roid', 'sar', 'rdumb', 'cmf', 'deyo', 'vida', 'continual-mae', 'dvp', 'vcotta']
     """
     _load_plugins()
     return list(REGISTERED)
