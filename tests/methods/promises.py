@@ -91,6 +91,8 @@ PROMISES = {
         still_options={"warm_up_images": 0},
         single={"warm_up_images": 0},
     ),
+    "continual-mae": Promise((4, 1), {"views": 2}, still="bn"),
+    "dvp": Promise((2, 1), still="bn"),
     "vcotta": Promise(
         (7, 1),
         {"views": 2},

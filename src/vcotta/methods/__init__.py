@@ -43,6 +43,8 @@ from vcotta.methods.rdumb import RDumb, RDumbConfig
 from vcotta.methods.cmf import CMF, CMFConfig
 from vcotta.methods.deyo import DeYO, DeYOConfig
 from vcotta.methods.vida import ViDA, ViDAConfig
+from vcotta.methods.continual_mae import ContinualMAE, ContinualMAEConfig
+from vcotta.methods.dvp import DVP, DVPConfig
 from vcotta.methods.vcotta import VCoTTA, VCoTTAConfig
 # isort: on
 
@@ -53,6 +55,7 @@ __all__ = [
     "BN",
     "CMF",
     "DATASETS",
+    "DVP",
     "EATA",
     "OBAO",
     "PALM",
@@ -72,7 +75,10 @@ __all__ = [
     "Card",
     "CoTTA",
     "CoTTAConfig",
+    "ContinualMAE",
+    "ContinualMAEConfig",
     "Count",
+    "DVPConfig",
     "DeYO",
     "DeYOConfig",
     "EATAConfig",
