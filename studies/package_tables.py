@@ -61,7 +61,13 @@ def methods_text() -> str:
         shared = "yes" if card.distributed else "no"
         cells = (card.venue, method.summary, card.trains, card.source, card.passes, card.provenance, shared)
         rows.append((f"`{name}`", *cells))
-    return f"{table(headings, rows, left=len(headings))}\n\nN is the number of views."
+    notes = [
+        "N is the number of views.",
+        "A reconstruction is written from an abstract and from what others say of the paper: neither the paper's "
+        "formulas nor code could be read, and `vcotta methods NAME` lists what is ours. It says nothing about the "
+        "original's error.",
+    ]
+    return "\n\n".join([table(headings, rows, left=len(headings)), *notes])
 
 
 TABLES: dict[str, Callable[[], str]] = {"presets": presets_text, "methods": methods_text}

@@ -74,7 +74,7 @@ def pin_run(name: str, networks: Networks, folder: Path) -> dict[str, Any]:
     options: dict[str, Any] = {"dataset": "digits"}
     if kind == "preset":
         options["preset"] = value
-    if method in ("cotta", "petal", "vcotta", "tca"):
+    if method in ("cotta", "petal", "vcotta", "tca", "vida", "continual-mae"):
         options["views"] = 2
     stream = {"limit": 60, "batch_size": 20, "seed": 3}
     names: tuple[str, ...] = ("gaussian_noise", "fog", "frost")

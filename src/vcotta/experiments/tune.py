@@ -48,6 +48,9 @@ SPACES: dict[str, dict[str, list[Any]]] = {
     "rdumb": {"lr": _STEPS, "similarity_margin": [0.05, 0.1, 0.4]},
     "cmf": {"lr": _STEPS, "source_momentum": [0.95, 0.99, 0.999], "alpha": [0.99, 0.999]},
     "deyo": {"lr": _STEPS, "entropy_margin": [0.4, 0.5], "drop": [0.1, 0.2, 0.3]},
+    "vida": {"lr": [1e-4, *_STEPS[1:]], "beta": _DECAYS, "restore": [0.01, 0.1]},
+    "continual-mae": {"lr": [1e-5, 1e-4, 1e-3, 3e-3], "mask": [0.25, 0.5], "hog": [0.0, 0.5]},
+    "dvp": {"lr": [1e-3, 1e-2, 5e-2, 2e-1], "beta": _DECAYS, "homeostasis": [0.0, 0.1]},
     "vcotta": {"alpha": [0.2, 0.5, "entropy"], "lr": [0.03, 0.1, 0.2], "beta": [0.95, 0.98, 0.99]},
 }
 """The options of each method that `tune` tries by default, with their values."""

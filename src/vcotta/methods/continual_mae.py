@@ -94,9 +94,7 @@ class ContinualMAE(Adapter):
 
     name = "continual-mae"
     summary = "uncertain patches masked, prediction and gradients restored"
-    card = Card(
-        "CVPR 2024", "everything", "nothing", "N + 2 forwards, 1 backward", "official code", distributed=True
-    )
+    card = Card("CVPR 2024", "everything", "nothing", "N + 2 forwards, 1 backward", "official code", distributed=True)
     Config = ContinualMAEConfig
     datasets: ClassVar = {
         "imagenet": {"patch": 32},

@@ -111,11 +111,9 @@ class DVP(Adapter):
 
     name = "dvp"
     summary = "prompts of pixels added to the image, the network frozen"
-    card = Card(
-        "AAAI 2023", "prompts", "nothing", "2 forwards, 1 backward", "reconstruction", distributed=True
-    )
+    card = Card("AAAI 2023", "prompts", "nothing", "2 forwards, 1 backward", "reconstruction", distributed=True)
     Config = DVPConfig
-    datasets: ClassVar = {"digits": {"lr": 1e-2, "beta": 0.98, "flip": False}}
+    datasets: ClassVar = {"digits": {"lr": 0.05, "beta": 0.98, "flip": False}}
 
     def setup(self, model: nn.Module) -> None:
         """Make the prompts of student and teacher; the start network is the one that predicts."""

@@ -85,7 +85,7 @@ class ViDA(Adapter):
     Differences from the official code: u is at most 1, above which a branch would change its sign; both branches are
     weighted (``allotment``). Open in public: how the branches are trained on source data before the stream. The authors
     say that they train them alone with the network frozen, and ship the result; here they minimise the cross-entropy
-    with the labels of plain source images. Networks without attention get branches beside their convolutions, see
+    with the labels of plain source images, BatchNorm using the source's statistics. Networks without attention get branches beside their convolutions, see
     `layers_to_adapt`; the paper has such a form, the official code has not, so its shape is ours, and the settings are
     those of the ViT.
 
@@ -145,7 +145,7 @@ class ViDA(Adapter):
         self._use(self.memory["scales"])
         self.make_optimizer([branch.requires_grad_() for branch in branches.values()], "adam", self.config.warm_up_lr)
         for images, labels in source if left else ():
-            logits = self.logits(student, images[:left])
+            logits = self.logits(student, images[:left], batch_statistics=False)
             check_labels(labels, len(images), logits.shape[-1])
             self.minimise(F.cross_entropy(logits, labels[:left].long()))
             left -= len(images)
