@@ -112,15 +112,26 @@ class OwnConv(nn.Conv2d):
     pass
 
 
+class OwnAttention(nn.MultiheadAttention):
+    pass
+
+
+def parametrised_attention() -> nn.Module:
+    layer = nn.MultiheadAttention(4, 1)
+    parametrizations.weight_norm(layer, "in_proj_weight")
+    return layer
+
+
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
         (parametrizations.weight_norm(nn.Linear(2, 2)), "parametrised"),
         (OwnConv(2, 2, 1), "subclass"),
-        (nn.MultiheadAttention(4, 1), "attention"),
+        (OwnAttention(4, 1), "subclass"),
+        (parametrised_attention(), "parametrised"),
         (nn.LazyLinear(2), "subclass"),
     ],
-    ids=["parametrised", "subclass", "attention", "lazy"],
+    ids=["parametrised", "subclass", "own attention", "parametrised attention", "lazy"],
 )
 def test_what_cannot_be_converted_is_named_or_kept_on_request(layer: nn.Module, reason: str) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(layer))

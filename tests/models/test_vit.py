@@ -46,7 +46,9 @@ def test_the_pass_is_made_of_its_parts_and_takes_further_tokens(images):
 
 def test_a_patch_is_the_convolution_of_its_pixels_and_patches_are_in_rows(images):
     net, batch = tiny(mean=None, std=None), images()
-    by_hand = torch.einsum("nchw,dchw->nd", batch[:, :, :4, 4:], net.patch_embed.proj.weight) + net.patch_embed.proj.bias
+    by_hand = (
+        torch.einsum("nchw,dchw->nd", batch[:, :, :4, 4:], net.patch_embed.proj.weight) + net.patch_embed.proj.bias
+    )
     assert torch.allclose(net.patches(batch)[:, 1], by_hand, atol=1e-6)
 
 
@@ -88,7 +90,7 @@ def test_sizes_that_do_not_fit_are_refused(options, text):
 
 
 def test_images_of_another_size_are_refused():
-    with pytest.raises(ValueError, match="Expected images of 8 x 8 pixels.* got 8 x 12"):
+    with pytest.raises(ValueError, match=r"Expected images of 8 x 8 pixels.* got 8 x 12"):
         tiny()(torch.zeros(1, 3, 8, 12))
 
 

@@ -6,7 +6,7 @@ import torch
 from PIL import Image, ImageOps
 
 from vcotta.nn import augment
-from vcotta.nn.augment import augmix, mirrored, shifted
+from vcotta.nn.augment import augmix, changed, mirrored, mixed_with_partners, shifted
 
 
 def photographs(n: int = 4, side: int = 32) -> tuple[torch.Tensor, list[Image.Image]]:
@@ -123,3 +123,45 @@ def test_augmix_works_on_a_batch_smaller_than_its_operations() -> None:
 
 def test_augmix_keeps_the_precision_of_the_images() -> None:
     assert augmix(torch.rand(9, 3, 8, 8, dtype=torch.float64)).dtype == torch.float64
+
+
+def test_partners_are_mixed_in_whole_or_in_a_rectangle_and_the_share_says_how_much():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        own = torch.arange(64.0).view(64, 1, 1, 1).expand(64, 1, 16, 16) + 1
+        mixed, partner, share = mixed_with_partners(own, 0.8)
+    theirs, kinds = own[partner], []
+    for image, mine, other, kept in zip(mixed, own, theirs, share, strict=True):
+        if torch.equal(image, mine):
+            kinds.append("none")
+            assert torch.equal(mine, other) or kept == 1
+        elif ((image == mine) | (image == other)).all():
+            kinds.append("rectangle")
+            rows, columns = (image != mine)[0].any(1), (image != mine)[0].any(0)
+            assert ((image != mine)[0] == rows.view(-1, 1) & columns).all()
+            assert kept == (image == mine).float().mean()
+        else:
+            kinds.append("whole")
+            assert torch.allclose(image, kept * mine + (1 - kept) * other)
+    assert sorted(partner.tolist()) == list(range(64))
+    assert [kinds.count(kind) > 10 for kind in ("none", "rectangle", "whole")] == [True, True, True]
+
+
+def test_the_area_of_rectangles_and_the_share_of_mixup_are_uniform_but_for_the_edges():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        _, _, share = mixed_with_partners(torch.rand(20_000, 1, 8, 8), 1.0)
+    # Mixup keeps one half on average. A rectangle of sides r = sqrt(1 - lambda) centred anywhere has, after clipping,
+    # the expected area (r - r^2 / 4)^2, whose mean over lambda is 1/2 - 1/5 + 1/48.
+    assert abs(share.mean() - (0.5 + (1 - (0.5 - 0.2 + 1 / 48))) / 2) < 0.01
+
+
+def test_operations_change_images_within_their_range_and_none_changes_nothing():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        images = torch.rand(18, 3, 8, 8)
+        once = changed(images, 1)
+    assert torch.equal(changed(images, 0), images)
+    assert sum(not torch.equal(a, b) for a, b in zip(once, images, strict=True)) > 9
+    assert once.min() >= 0
+    assert once.max() <= 1

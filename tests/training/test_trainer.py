@@ -4,10 +4,11 @@ from torch import nn
 
 from vcotta.data import batches, load_digits, to_tensor
 from vcotta.experiments.benchmarks import DIGITS_TRAINING
+from vcotta.models import ViT
 from vcotta.models.wide_resnet import digits_network
 from vcotta.nn import epoch_state
 from vcotta.nn.runtime import Runtime
-from vcotta.training.trainer import TrainConfig, _augmented, _cycle, train
+from vcotta.training.trainer import TrainConfig, _augmented, _cycle, _loss, train
 
 
 def small_loader(seed=0):
@@ -153,6 +154,45 @@ def test_a_checkpoint_of_other_images_is_refused_and_leaves_the_network_as_it_wa
     with pytest.raises(ValueError, match="images, labels or batch size differ"):
         train(net, batches(data.images[50:100], data.labels[50:100], 25), config, checkpoint=path)
     assert all(torch.equal(a, b) for a, b in zip(*states(net, digits_network(1)), strict=True))
+
+
+def test_labels_of_mixed_images_are_mixed_in_the_same_proportion():
+    logits, labels, partner = torch.randn(4, 3), torch.tensor([0, 1, 2, 0]), torch.tensor([1, 0, 3, 2])
+    own, config = torch.tensor([1.0, 0.5, 0.2, 0.0]), TrainConfig(epochs=1, mixing=1.0, label_smoothing=0.3)
+    targets = own[:, None] * nn.functional.one_hot(labels, 3) + (1 - own)[:, None] * nn.functional.one_hot(
+        labels[partner], 3
+    )
+    by_hand = -((0.7 * targets + 0.3 / 3) * logits.log_softmax(1)).sum(1).mean()
+    assert torch.allclose(_loss(logits, labels, config, partner, own), by_hand)
+
+
+def test_a_transformers_recipe_trains_and_an_interrupted_training_equals_an_uninterrupted_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(epoch_state, "_PAUSE", 0.0)
+    monkeypatch.setattr(epoch_state, "_SHARE", 0)
+    config = TrainConfig(epochs=4, lr=3e-3, optimizer="adamw", operations=1, mixing=0.5, label_smoothing=0.1)
+    losses = []
+
+    def make():
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return ViT(patch=8, depth=1, width=16, heads=2)
+
+    whole = train(make(), small_loader(), config, progress=lambda done, epochs, loss: losses.append(loss))
+    assert losses[-1] < losses[0]
+
+    def stop(done, epochs, loss):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(make(), small_loader(), config, progress=stop, checkpoint=tmp_path / "training")
+    resumed = train(make(), small_loader(), config, checkpoint=tmp_path / "training")
+    assert all(torch.equal(a, b) for a, b in zip(*states(whole, resumed), strict=True))
+
+
+def test_augmix_and_mixing_are_refused_together():
+    with pytest.raises(ValueError, match="Choose one of them"):
+        TrainConfig(epochs=1, augmix=True, mixing=0.5)
 
 
 def test_a_loss_that_is_not_finite_is_an_error():

@@ -1,5 +1,6 @@
 """A network as a distribution: variational layers, conversion, divergences, the warm-up."""
 
+from vcotta.bayes.attention import VariationalMultiheadAttention
 from vcotta.bayes.convert import to_point, to_variational
 from vcotta.bayes.fusion import fuse_gaussians
 from vcotta.bayes.gaussian import gaussian_kl, inverse_softplus, kl_divergence, mixture_kl_bound
@@ -20,6 +21,7 @@ __all__ = [
     "VariationalConv2d",
     "VariationalLayer",
     "VariationalLinear",
+    "VariationalMultiheadAttention",
     "WarmUpConfig",
     "fuse_gaussians",
     "gaussian_kl",

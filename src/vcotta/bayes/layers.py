@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ __all__ = [
     "VariationalConv2d",
     "VariationalLayer",
     "VariationalLinear",
+    "draw",
     "is_variational",
     "sampling",
     "variational_layers",
@@ -81,15 +82,79 @@ class VariationalLayer(nn.Module):
     which is ``sampling(net, "weight")``.
     """
 
-    weight: Tensor
-    bias: Tensor | None
-    weight_rho: nn.Parameter
-    bias_rho: nn.Parameter | None
     sampling: Sampling | None = None
+    _means: ClassVar[tuple[str, ...]] = ("weight", "bias")
 
     def __init__(self, *args: Any, sigma: float = 0.01, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._attach(sigma)
+
+    def gaussians(self) -> Iterator[tuple[str, Tensor, nn.Parameter]]:
+        """Yield (name, mean, rho) for each weight and bias of this layer.
+
+        Example:
+            >>> [name for name, _, _ in VariationalLinear(2, 2).gaussians()]
+            ['weight', 'bias']
+        """
+        for name in self._means:
+            if getattr(self, name) is not None:
+                yield name, getattr(self, name), getattr(self, f"{name}_rho")
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors):  # type: ignore[no-untyped-def]
+        """Load as usual, but accept a plain checkpoint, which has no standard deviations."""
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        for name, _, _ in self.gaussians():
+            if f"{prefix}{name}" in state_dict and f"{prefix}{name}_rho" in missing:
+                missing.remove(f"{prefix}{name}_rho")
+
+    def _attach(self, sigma: float) -> None:
+        """Add the standard deviations, all equal to ``sigma``."""
+        rho = torch.tensor(sigma, dtype=torch.float64).expm1().log().item()
+        for name in self._means:
+            mean = getattr(self, name)
+            filled = None if mean is None else nn.Parameter(torch.full_like(mean, rho), mean.requires_grad)
+            self.register_parameter(f"{name}_rho", filled)
+
+    def _detach(self) -> None:
+        """Drop the standard deviations."""
+        for name in self._means:
+            delattr(self, f"{name}_rho")
+        self.__dict__.pop("sampling", None)
+
+
+Gaussian = tuple[Tensor, Tensor]
+"""Mean and rho."""
+
+
+def draw(
+    affine: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    x: Tensor,
+    weight: Gaussian,
+    bias: Gaussian | None,
+    mode: Sampling,
+) -> Tensor:
+    """Draw an affine map's output, see `VariationalLayer`; ``affine`` takes an input, a weight and a bias."""
+    sigma = F.softplus(weight[1])
+    bias_mean, bias_sigma = (None, None) if bias is None else (bias[0], F.softplus(bias[1]))
+    if mode == "weight":
+        drawn = weight[0] + sigma * torch.randn_like(sigma)
+        if bias_mean is not None and bias_sigma is not None:
+            bias_mean = bias_mean + bias_sigma * torch.randn_like(bias_sigma)
+        return affine(x, drawn, bias_mean)
+    x, square = _WithSquare.apply(x)
+    mean = affine(x, weight[0], bias_mean)
+    variance = affine(square, sigma * sigma, None if bias_sigma is None else bias_sigma * bias_sigma)
+    noisy: Tensor = _Perturb.apply(mean, variance)
+    return noisy
+
+
+class _VariationalAffine(VariationalLayer):
+    """Base of the layers that are one affine map."""
+
+    weight: Tensor
+    bias: Tensor | None
+    weight_rho: nn.Parameter
+    bias_rho: nn.Parameter | None
 
     def _affine(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The layer's linear map with the given weight and bias."""
@@ -99,46 +164,18 @@ class VariationalLayer(nn.Module):
         """Mean mode: exactly torch's layer. Sampling mode: a draw, fresh at every call."""
         if self.sampling is None:
             return self._affine(x, self.weight, self.bias)
-        sigma = F.softplus(self.weight_rho)
-        bias_sigma = None if self.bias_rho is None else F.softplus(self.bias_rho)
-        if self.sampling == "weight":
-            weight = self.weight + sigma * torch.randn_like(sigma)
-            bias = self.bias
-            if bias is not None and bias_sigma is not None:
-                bias = bias + bias_sigma * torch.randn_like(bias_sigma)
-            return self._affine(x, weight, bias)
-        x, square = _WithSquare.apply(x)
-        mean = self._affine(x, self.weight, self.bias)
-        variance = self._affine(square, sigma * sigma, None if bias_sigma is None else bias_sigma * bias_sigma)
-        noisy: Tensor = _Perturb.apply(mean, variance)
-        return noisy
-
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors):  # type: ignore[no-untyped-def]
-        """Load as usual, but accept a plain checkpoint, which has no standard deviations."""
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
-        if f"{prefix}weight" in state_dict:
-            for key in (f"{prefix}weight_rho", f"{prefix}bias_rho"):
-                if key in missing:
-                    missing.remove(key)
-
-    def _attach(self, sigma: float) -> None:
-        """Add the standard deviations, all equal to ``sigma``."""
-        rho = torch.tensor(sigma, dtype=torch.float64).expm1().log().item()
-        self.weight_rho = nn.Parameter(torch.full_like(self.weight, rho), requires_grad=self.weight.requires_grad)
-        if self.bias is None:
-            self.register_parameter("bias_rho", None)
-        else:
-            self.bias_rho = nn.Parameter(torch.full_like(self.bias, rho), requires_grad=self.bias.requires_grad)
+        bias = None if self.bias is None or self.bias_rho is None else (self.bias, self.bias_rho)
+        return draw(self._affine, x, (self.weight, self.weight_rho), bias, self.sampling)
 
 
-class VariationalLinear(VariationalLayer, nn.Linear):  # type: ignore[misc]
+class VariationalLinear(_VariationalAffine, nn.Linear):  # type: ignore[misc]
     """``nn.Linear`` with Gaussian weights; see `VariationalLayer`. Extra argument ``sigma``: the standard deviation."""
 
     def _affine(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, weight, bias)
 
 
-class _VariationalConv(VariationalLayer):
+class _VariationalConv(_VariationalAffine):
     """Base of the convolutions."""
 
     def _affine(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -170,8 +207,8 @@ def variational_parameters(net: nn.Module) -> Iterator[tuple[str, Tensor, Tensor
     """Yield (name, mean, rho) for every variational weight and bias, a shared tensor once."""
     seen: set[int] = set()
     for name, layer in variational_layers(net):
-        for kind, mean, rho in (("weight", layer.weight, layer.weight_rho), ("bias", layer.bias, layer.bias_rho)):
-            if mean is not None and rho is not None and id(mean) not in seen:
+        for kind, mean, rho in layer.gaussians():
+            if id(mean) not in seen:
                 seen.add(id(mean))
                 yield f"{name}.{kind}" if name else kind, mean, rho
 
@@ -199,7 +236,32 @@ def sampling(net: nn.Module, mode: Sampling = "local") -> Iterator[nn.Module]:
     for layer in layers:
         layer.sampling = mode
     try:
-        yield net
+        with _unfused(net):
+            yield net
     finally:
         for layer, was in zip(layers, before, strict=True):
             layer.sampling = was
+
+
+@contextmanager
+def _unfused(net: nn.Module) -> Iterator[None]:
+    """Keep torch inside the block from its fused pass of encoder layers, which reads weights without calling layers.
+
+    torch calls the layers one by one where there is a hook, and makes no nested tensors where an encoder says so.
+    """
+    hooks = [
+        module.register_forward_pre_hook(lambda *_: None)
+        for module in net.modules()
+        if isinstance(module, nn.TransformerEncoderLayer)
+    ]
+    encoders = [module for module in net.modules() if isinstance(module, nn.TransformerEncoder)]
+    nested = [encoder.use_nested_tensor for encoder in encoders]
+    for encoder in encoders:
+        encoder.use_nested_tensor = False
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for encoder, was in zip(encoders, nested, strict=True):
+            encoder.use_nested_tensor = was

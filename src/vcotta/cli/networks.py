@@ -50,7 +50,7 @@ def train(
     precision: Precision = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Train a source network, or fine-tune one (--init).
+    """Train a source network, or fine-tune one (--init); vision transformers have settings of their own.
 
     Checkpoints are written beside the file; after an interruption the same command resumes from them.
     """
@@ -68,10 +68,10 @@ def train(
     check_out_file(out)
     refuse_existing(out, overwrite)
     start = None if init is None else sha256(require_file(init, "weights"))
-    config = benchmark.training
+    config = benchmark.training_of(model)
     if config is not None:
         asked: dict[str, Any] = {"epochs": epochs, "augmix": augmix, "weight_decay": weight_decay}
-        asked |= {"lr": lr, "rise": rise}
+        asked |= {"lr": lr, "rise": rise, "mixing": 0.0 if augmix else None}
         config = replace(config, **{name: value for name, value in asked.items() if value is not None})
     if batch_size is not None:
         benchmark = replace(benchmark, training_batch=batch_size)

@@ -20,6 +20,7 @@ from vcotta.data.named import folder_and_size, load_domains, load_images
 from vcotta.models import build_network, load_weights
 from vcotta.models.wide_resnet import digits_network
 from vcotta.nn.inputs import check_accepted
+from vcotta.training.recipes import recipe_for
 from vcotta.training.trainer import TrainConfig
 
 __all__ = ["BENCHMARKS", "DIGITS_TRAINING", "Benchmark", "find_benchmark", "find_source", "find_training"]
@@ -36,6 +37,7 @@ class Benchmark:
         classes: Number of classes, None if only the data tells.
         image_size: Side of its images in pixels.
         training: Settings of the training of its source network, None if there are none.
+        long_epochs: Epochs of that training for networks that need more, such as vision transformers; None for as many.
         training_batch: Images in a batch of the training and the warm-up; methods that prepare on source data use
             ``batch_size``.
         warm_up: Settings of the warm-up.
@@ -51,6 +53,7 @@ class Benchmark:
     classes: int | None = None
     image_size: int = 224
     training: TrainConfig | None = None
+    long_epochs: int | None = None
     training_batch: int = 200
     warm_up: WarmUpConfig = field(default_factory=WarmUpConfig)
     source_share: float = 1.0
@@ -62,6 +65,17 @@ class Benchmark:
     def trains_itself(self) -> bool:
         """Whether the network is small enough to be trained for each run that needs it."""
         return self.name == "digits"
+
+    def training_of(self, network: str | None) -> TrainConfig | None:
+        """Return the settings of the training of a network, by default its own; None if there are none.
+
+        Example:
+            >>> find_benchmark("cifar10").training_of("vit-32px").optimizer
+            'adamw'
+        """
+        if self.training is None:
+            return None
+        return recipe_for(network or self.network, self.training, self.long_epochs or self.training.epochs)
 
     def load(self, split: str = "test") -> ImageSource:
         """Return the ``train`` or ``test`` images."""
@@ -188,6 +202,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             classes=10,
             image_size=32,
             training=DIGITS_TRAINING,
+            long_epochs=40,
             training_batch=50,
             warm_up=WarmUpConfig(epochs=10, lr=4e-3, flip=False),
         ),
@@ -198,6 +213,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             classes=10,
             image_size=32,
             training=TrainConfig(epochs=30, lr=0.2, shift=4, flip=True),
+            long_epochs=150,
             training_batch=256,
         ),
         Benchmark(
@@ -207,6 +223,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             classes=100,
             image_size=32,
             training=TrainConfig(epochs=100, lr=0.2, shift=4, flip=True, augmix=True),
+            long_epochs=150,
             training_batch=256,
             # As it was trained; 10 beat 5: studies/headline/page.md, section 8.
             warm_up=WarmUpConfig(epochs=10, augmix=True),
@@ -220,6 +237,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             classes=200,
             image_size=64,
             training=training_for(64, epochs=40, lr=0.2),
+            long_epochs=100,
             training_batch=256,
         ),
     )
@@ -277,4 +295,5 @@ def find_training(name: str, fine_tuning: bool = False) -> Benchmark:
     if not name.startswith("folder:"):
         return source
     length = {"epochs": 20, "lr": 0.01} if fine_tuning else {"epochs": 60, "lr": 0.1}
-    return replace(source, training=training_for(source.image_size, **length), training_batch=64)
+    training = training_for(source.image_size, **length)
+    return replace(source, training=training, long_epochs=None if fine_tuning else 150, training_batch=64)

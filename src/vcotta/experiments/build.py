@@ -134,11 +134,11 @@ def network_facts(spec: RunSpec) -> dict[str, Any]:
     """
     benchmark, start = find_benchmark(spec.data, spec.domains), spec.resolved_start
     warmed = spec.weights is not None and is_warmed_file(spec.weights)
-    trained = spec.weights is None and start != "scratch" and benchmark.training is not None
+    training = benchmark.training_of(spec.network) if spec.weights is None and start != "scratch" else None
     return {
         "network": spec.network or benchmark.network,
         "weights_file_sha256": spec.weights_file_sha256,
-        "training": asdict(benchmark.training) if trained and benchmark.training else None,
+        "training": None if training is None else asdict(training),
         "warm_up": None if warmed or start == "source" else asdict(_warm_up_config(spec, benchmark)),
     }
 
@@ -156,11 +156,12 @@ def train_network(
 ) -> nn.Module:
     """Train a source network on the benchmark's training images.
 
-    By default these are the benchmark's own network and settings; ``seed`` replaces that of ``config``. The file
-    ``checkpoint`` gets the state after each epoch, to continue after an interruption. The training starts from the
-    weights ``init``, with a new classifier where they are of another number of classes, or else from random ones.
+    By default these are the benchmark's own network and the settings for that network; ``seed`` replaces that of
+    ``config``. The file ``checkpoint`` gets the state after each epoch, to continue after an interruption. The training
+    starts from the weights ``init``, with a new classifier where they are of another number of classes, or else from
+    random ones.
     """
-    config = config or benchmark.training
+    config = config or benchmark.training_of(network)
     if config is None:
         able = ", ".join(name for name, other in BENCHMARKS.items() if other.training is not None)
         raise ValueError(
@@ -286,7 +287,8 @@ def _warm_up_config(spec: RunSpec, benchmark: Benchmark) -> WarmUpConfig:
     """The data set's warm-up with the changes of start, preset and spec; without flips if the views have none."""
     config, changes = benchmark.warm_up, dict[str, Any]()
     if spec.resolved_start == "scratch":
-        epochs = benchmark.training.epochs if benchmark.training else config.epochs
+        training = benchmark.training_of(spec.network)
+        epochs = training.epochs if training else config.epochs
         changes = {"epochs": epochs, "lr": max(config.lr, SCRATCH_LR), "kl_weight": SCRATCH_KL}
     elif spec.resolved_start == "warmed":
         changes = warm_up_settings(spec.method, spec.settings["dataset"], spec.options.get("preset"))

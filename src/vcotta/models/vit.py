@@ -107,6 +107,8 @@ class ViT(NormalisedNetwork):
         torch.Size([2, 65, 64])
     """
 
+    image_size: int
+
     def __init__(
         self,
         image_size: int = 32,

@@ -1,4 +1,4 @@
-"""Training augmentation on the whole batch: shifts, mirroring, and AugMix."""
+"""Training augmentation on the whole batch: shifts, mirroring, AugMix, random operations, CutMix and mixup."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["augmix", "mirrored", "shifted"]
+__all__ = ["augmix", "changed", "mirrored", "mixed_with_partners", "shifted"]
 
 _LEVEL = 3.0  # AugMix's severity of at most 10: levels are uniform on 0.1 to 3
 _CHAINS = 3
@@ -57,6 +57,45 @@ def augmix(images: Tensor) -> Tensor:
         mixed = mixed + weights[:, chain].view(-1, 1, 1, 1) * current
     share = torch.rand(count, 1, 1, 1, device=device)
     return torch.lerp(images, mixed, share.to(images.dtype))
+
+
+def changed(images: Tensor, operations: int) -> Tensor:
+    """Apply so many random operations to each image, one after another, as RandAugment (Cubuk et al., 2020) does.
+
+    The operations and their strengths are AugMix's, see `augmix`, so none is among the corruptions of CIFAR-10-C.
+    """
+    for _ in range(operations):
+        images = _dealt(images)
+    return images
+
+
+def mixed_with_partners(images: Tensor, share: float) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Mix a share of the images with another one of the batch: half of these by CutMix, half by mixup.
+
+    With :math:`\lambda \sim U(0, 1)` for each image, mixup (Zhang et al., 2018) is
+    :math:`\lambda x + (1 - \lambda) x'`, and CutMix (Yun et al., 2019) replaces a rectangle of the image's
+    proportions and :math:`1 - \lambda` of its area, centred anywhere and cut off at the edges, by the same rectangle
+    of :math:`x'`. Both papers' :math:`\alpha = 1`.
+
+    Returns:
+        The images, the index of each one's partner, and the share of each image that is its own, (n,).
+
+    Example:
+        >>> images = torch.rand(8, 3, 4, 4)
+        >>> same, _, own = mixed_with_partners(images, share=0)
+        >>> torch.equal(same, images), bool((own == 1).all())
+        (True, True)
+    """
+    (count, _, height, width), device = images.shape, images.device
+    kept, kind = torch.rand(2, count, 1, 1, 1, device=device)
+    partner = torch.randperm(count, device=device)
+    reach = (1 - kept).sqrt() / 2
+    down, right = torch.rand(2, count, 1, 1, 1, device=device)
+    rows = (torch.arange(height, device=device).view(-1, 1) + 0.5) / height
+    columns = (torch.arange(width, device=device) + 0.5) / width
+    inside = ((rows - down).abs() < reach) & ((columns - right).abs() < reach)
+    own = torch.where(kind < share / 2, (~inside).to(images.dtype), torch.where(kind < share, kept, 1.0))
+    return torch.lerp(images[partner], images, own.to(images.dtype)), partner, own.mean((1, 2, 3))
 
 
 def _dealt(images: Tensor) -> Tensor:

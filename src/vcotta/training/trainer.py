@@ -7,16 +7,26 @@ import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from typing import Annotated, TypeVar
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vcotta._util.progress import Progress
-from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Positive, Settings, at_least, below
+from vcotta._util.validation import (
+    Count,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    Settings,
+    UnitInterval,
+    at_least,
+    below,
+)
 from vcotta.data import Batches
-from vcotta.nn.augment import augmix, mirrored, shifted
+from vcotta.nn.augment import augmix, changed, mirrored, mixed_with_partners, shifted
 from vcotta.nn.epoch_state import EpochState, Stateful
 from vcotta.nn.rng import OwnRng
 from vcotta.nn.runtime import Runtime, dense_groups
@@ -26,7 +36,7 @@ __all__ = ["TrainConfig", "train"]
 Model = TypeVar("Model", bound=nn.Module)
 
 _KIND = "vcotta-training-1"
-_TOGETHER = 8  # batches that AugMix mixes at once; fewer leave a GPU waiting for the host's many small operations
+_TOGETHER = 8  # batches that AugMix or random operations change at once; fewer leave a GPU waiting for small kernels
 
 
 @dataclass(frozen=True)
@@ -38,13 +48,19 @@ class TrainConfig(Settings):
         lr: Peak learning rate; it rises linearly, then falls along a cosine to zero.
         rise: Share of the steps in which it rises.
         momentum: Nesterov momentum of SGD.
-        weight_decay: L2 penalty on every parameter.
+        weight_decay: L2 penalty on every parameter; with ``adamw`` decoupled decay of all parameters but those of one
+            dimension, as biases and normalisation layers have.
         shift: Largest random shift of an image along each axis, in pixels; 0 for none.
         flip: Whether to mirror images at random.
         augmix: Train with AugMix: the network sees each image and two mixtures of it, and the loss adds ``jsd`` times
             the Jensen-Shannon divergence of the three predictions. This takes three times the work.
         jsd: Weight of that divergence (12 in the AugMix paper).
         seed: Seed of the augmentation and of anything random inside the network.
+        optimizer: ``"sgd"``, or ``"adamw"`` with torch's betas, as transformers need.
+        operations: Random operations applied to each image, see `vcotta.nn.augment.changed`.
+        mixing: Share of the images that are mixed with another one, see `vcotta.nn.augment.mixed_with_partners`; the
+            loss mixes both labels in the same proportion.
+        label_smoothing: Probability that the target spreads evenly over all classes.
     """
 
     epochs: Count
@@ -57,6 +73,18 @@ class TrainConfig(Settings):
     augmix: bool = False
     jsd: NonNegative = 12.0
     seed: int = 0
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    operations: NonNegativeInt = 0
+    mixing: UnitInterval = 0.0
+    label_smoothing: Annotated[float, at_least(0), below(1)] = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.augmix and self.mixing:
+            raise ValueError(
+                f"Expected `mixing` to be 0 with `augmix`, which mixes images itself, but got {self.mixing}. "
+                "Choose one of them."
+            )
 
 
 def train(
@@ -95,9 +123,7 @@ def train(
     runtime = (runtime or Runtime.on_device_of(model)).fit_for(model)
     runtime.place(model)
     steps = config.epochs * len(loader)
-    optimiser = torch.optim.SGD(
-        model.parameters(), config.lr, config.momentum, weight_decay=config.weight_decay, nesterov=config.momentum > 0
-    )
+    optimiser = _optimiser(model, config)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _cycle(step, steps, config.rise))
     rng = OwnRng(config.seed, runtime.device)
     parts: dict[str, Stateful] = {"model": model, "optimiser": optimiser, "schedule": schedule}
@@ -120,7 +146,8 @@ def train(
                         images, labels = batch
                         full = full or len(images)
                         compiled = passes and len(images) == full  # a short last batch is not worth compiling
-                        loss = _loss(runtime.forward(model, images, compiled=compiled), labels, config)
+                        images, partner, own = _mixed(images, config)
+                        loss = _loss(runtime.forward(model, images, compiled=compiled), labels, config, partner, own)
                         optimiser.zero_grad()
                         torch.autograd.backward(loss)
                         optimiser.step()
@@ -139,13 +166,23 @@ def train(
     return model.eval()
 
 
+def _optimiser(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    if config.optimizer == "sgd":
+        nesterov, decay = config.momentum > 0, config.weight_decay
+        return torch.optim.SGD(model.parameters(), config.lr, config.momentum, weight_decay=decay, nesterov=nesterov)
+    decayed = [parameter for parameter in model.parameters() if parameter.ndim > 1]
+    others = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
+    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+
+
 def _augmented(loader: Batches, config: TrainConfig, runtime: Runtime) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield augmented batches; with AugMix each holds the plain images, then two mixtures of all of them."""
     waiting: list[tuple[Tensor, Tensor]] = []
     for images, labels in loader:
         if len(images) > 1:  # BatchNorm needs two
             waiting.append((runtime.place_images(images), labels.to(runtime.device)))
-        if len(waiting) == (_TOGETHER if config.augmix else 1):
+        if len(waiting) == (_TOGETHER if config.augmix or config.operations else 1):
             yield from _augment(waiting, config)
             waiting = []
     if waiting:
@@ -158,19 +195,29 @@ def _augment(batches: list[tuple[Tensor, Tensor]], config: TrainConfig) -> Itera
     images = shifted(torch.cat([images for images, _ in batches]), config.shift)
     if config.flip:
         images = mirrored(images)
+    images = changed(images, config.operations)
     forms = [images, *augmix(torch.cat([images, images])).chunk(2)] if config.augmix else [images]
     parts = zip(*(form.split(sizes) for form in forms), strict=True)
     for seen, (_, labels) in zip(parts, batches, strict=True):
         yield torch.cat(seen), labels
 
 
-def _loss(logits: Tensor, labels: Tensor, config: TrainConfig) -> Tensor:
+def _mixed(images: Tensor, config: TrainConfig) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    return mixed_with_partners(images, config.mixing) if config.mixing else (images, None, None)
+
+
+def _loss(
+    logits: Tensor, labels: Tensor, config: TrainConfig, partner: Tensor | None = None, own: Tensor | None = None
+) -> Tensor:
+    if partner is not None and own is not None:
+        distance = partial(F.cross_entropy, logits, reduction="none", label_smoothing=config.label_smoothing)
+        return torch.lerp(distance(labels[partner]), distance(labels), own).mean()
     if not config.augmix:
-        return F.cross_entropy(logits, labels)
+        return F.cross_entropy(logits, labels, label_smoothing=config.label_smoothing)
     plain, one, two = (part.log_softmax(1) for part in logits.chunk(3))
     middle = ((plain.exp() + one.exp() + two.exp()) / 3).clamp_min(1e-7).log()
     divergence = torch.stack([(part.exp() * (part - middle)).sum(1).mean() for part in (plain, one, two)]).mean()
-    return F.nll_loss(plain, labels) + config.jsd * divergence
+    return F.cross_entropy(plain, labels, label_smoothing=config.label_smoothing) + config.jsd * divergence
 
 
 def _cycle(step: int, steps: int, rise: float) -> float:
