@@ -36,10 +36,12 @@ class ViDAConfig(StreamSettings):
         optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C.
         low_rank: Rank of the branch for what domains share (1).
         high_rank: Rank of the branch for what is special to one (128).
-        views: Augmented views over which the uncertainty is the variance (10); fewer than two mean no uncertainty.
+        views: Augmented views over which the uncertainty is the variance (10); fewer than two mean no uncertainty, and the image's target.
         threshold: From this uncertainty on the branch of high rank counts more (CIFAR 0.05, ImageNet-C 0.2).
         allotment: Which branches the uncertainty weighs: ``both`` (paper), or only the ``low`` one, as the official
             code does by a slip: it looks for the second scale only in layers that lack the first.
+        target: What the student learns from: the teacher's mean logits over the ``views``, as the paper's teacher sees
+            augmented images, or its prediction for the ``image`` itself, as in the official code.
         beta: Decay of the teacher's average (0.999).
         adapter_beta: Decay of the average of the branches (CIFAR 0.999, ImageNet-C 0.8).
         restore: Probability that a trained weight returns to its first value after a step (CIFAR 0.1, the default of
@@ -59,6 +61,7 @@ class ViDAConfig(StreamSettings):
     views: NonNegativeInt = 10
     threshold: NonNegative = 0.05
     allotment: Literal["both", "low"] = "both"
+    target: Literal["views", "image"] = "views"
     beta: UnitInterval = 0.999
     adapter_beta: UnitInterval = 0.999
     restore: UnitInterval = 0.1
@@ -79,11 +82,14 @@ class ViDA(Adapter):
         (s_1, s_2) = \begin{cases} (1 - u, 1 + u) & u \ge \theta \\ (1 + u, 1 - u) & u < \theta. \end{cases}
 
     The views are seen with the scales of the batch before, as in the official code. With the new ones the student, all
-    of it, minimises the cross-entropy with the teacher's prediction on the same images, which is what is returned. Then
-    the teacher is averaged, and some weights return to their first values.
+    of it, minimises the cross-entropy with the teacher's mean prediction over the views. Then the teacher is averaged,
+    and some weights return to their first values. The teacher's prediction for the images, from before, is returned.
 
-    Differences from the official code: u is at most 1, above which a branch would change its sign; both branches are
-    weighted (``allotment``). Open in public: how the branches are trained on source data before the stream. The authors
+    Differences from the official code: both branches are weighted (``allotment``); u is at most 1, above which a branch
+    would change its sign; and the target is that of the views (``target``). The official one is the teacher's
+    prediction for what the student sees, too. With ``ce`` its gradient is 0 as long as both are the same network: Adam
+    makes its first steps of rounding errors, and only restoration and the average, by which the two differ later, move
+    anything. Open in public: how the branches are trained on source data before the stream. The authors
     say that they train them alone with the network frozen, and ship the result; here they minimise the cross-entropy
     with the labels of plain source images, BatchNorm using the source's statistics. Networks without attention get branches beside their convolutions, see
     `layers_to_adapt`; the paper has such a form, the official code has not, so its shape is ours, and the settings are
@@ -157,10 +163,11 @@ class ViDA(Adapter):
         """Teacher's prediction, one step of the student towards it, then average and restore."""
         config = self.config
         student, teacher = self.networks["student"], self.networks["teacher"]
-        scales = self._scales(images)
+        scales, of_views = self._look_at_views(images)
         self._use(scales)
         with torch.no_grad():
-            target = self.logits(teacher, images).log_softmax(-1)
+            prediction = self.logits(teacher, images).log_softmax(-1)
+        target = prediction if of_views is None or config.target == "image" else of_views.log_softmax(-1)
         log_probs = self.logits(student, images).log_softmax(-1)
         distance = cross_entropy if config.loss == "ce" else symmetric_cross_entropy
         done = self.minimise(distance(target, log_probs).mean())
@@ -171,22 +178,24 @@ class ViDA(Adapter):
         restored = {name: tensor for name, tensor in student.named_parameters() if name in originals}
         restore_tensors(restored.values(), [originals[name] for name in restored], config.restore, done)
         self.memory["scales"] = torch.where(done, scales, self.memory["scales"])
-        return target
+        return prediction
 
     def _use(self, scales: Tensor) -> None:
         for network in self.networks.values():
             set_scales(network, scales)
 
     @torch.no_grad()
-    def _scales(self, images: Tensor) -> Tensor:
-        """The scales of the branches of low and of high rank for a batch, (2,)."""
+    def _look_at_views(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The scales of the branches of low and of high rank, (2,), and the teacher's mean logits over views."""
         config, before = self.config, self.memory["scales"]
-        uncertainty = torch.zeros_like(before[0])
+        uncertainty, mean = torch.zeros_like(before[0]), None
         if config.views > 1:
             self._use(before)
             views = random_views(images, config.views, flip=config.flip)
-            variance = self.logits_of_views(self.networks["teacher"], views).var(0).mean()
+            logits = self.logits_of_views(self.networks["teacher"], views)
+            variance, mean = logits.var(0).mean(), logits.mean(0)
             uncertainty = torch.where(variance.isfinite(), 0.1 * variance, uncertainty).clamp_max(1)
         self.note(uncertainty=uncertainty)
         high = torch.where(uncertainty >= config.threshold, uncertainty, -uncertainty)
-        return torch.stack([1 - high, 1 + high if config.allotment == "both" else torch.ones_like(high)])
+        scales = torch.stack([1 - high, 1 + high if config.allotment == "both" else torch.ones_like(high)])
+        return scales, mean
