@@ -354,7 +354,7 @@ def test_attention_of_ones_own_is_left_as_points_on_request(images) -> None:
             return self.fc(self.attention(x, x, x)[0].mean(1))
 
     source = [(images(8), torch.arange(8) % 4)]
-    with pytest.raises(ValueError, match="'attention'.*subclass"):
+    with pytest.raises(ValueError, match=r"'attention'.*subclass"):
         warm_up(Attentive(), source, WarmUpConfig(epochs=1), progress=False)
     once = WarmUpConfig(epochs=1)
     for net in (

@@ -32,7 +32,7 @@ def test_permuting_a_batch_permutes_the_predictions(tiny, images) -> None:
 
 
 def test_without_batch_norm_bn_is_source_and_says_so_once(tiny, images) -> None:
-    with pytest.warns(UserWarning, match="bn has nothing to do: TinyNet has no BatchNorm layer") as warned:
+    with pytest.warns(UserWarning, match="TinyNet has no BatchNorm layer: bn has nothing to do") as warned:
         adapter = BN(tiny("group"))
     assert len(warned) == 1
     with warnings.catch_warnings(action="error"):

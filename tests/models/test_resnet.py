@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from vcotta.models import ResNet, build_network
+from vcotta.models import ResNet, build_network, save_weights
 from vcotta.models.zoo import _construct, describe_network
 
 SHAPES = {  # names and shapes in torchvision's checkpoints
@@ -109,3 +109,29 @@ def test_any_image_size_gives_logits(depth, height, width):
 def test_wrong_arguments_are_named(options):
     with pytest.raises(ValueError, match=f"`{next(iter(options))}`"):
         ResNet(**options)
+
+
+@pytest.mark.parametrize("name", ["resnet-26-gn", "resnet-18-gn", "resnet-18-gn-64px", "resnet-50-gn"])
+def test_group_normalisation_takes_the_place_of_batch_normalisation_under_the_same_names(name):
+    with torch.device("meta"):
+        grouped, plain = build_network(name), build_network(name.replace("-gn", ""))
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in grouped.modules())
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    expected = {key: t.shape for key, t in plain.state_dict().items() if not key.endswith(statistics)}
+    assert {key: t.shape for key, t in grouped.state_dict().items()} == expected
+    assert {m.num_groups for m in grouped.modules() if isinstance(m, nn.GroupNorm)} == {8 if "26" in name else 32}
+    described = describe_network(grouped)
+    assert describe_network(_construct(described)) == described
+
+
+def test_a_file_of_a_network_with_group_normalisation_says_so(tmp_path):
+    save_weights(build_network("resnet-26-gn"), tmp_path / "net.safetensors")
+    with pytest.raises(ValueError, match="looks like resnet-26-gn with 10 classes"):
+        build_network("resnet-20", weights=tmp_path / "net.safetensors")
+    with pytest.raises(ValueError, match="looks like resnet-26-gn"):
+        build_network("resnet-26", weights=tmp_path / "net.safetensors")
+
+
+def test_an_unknown_normalisation_is_refused():
+    with pytest.raises(ValueError, match="Did you mean 'group'"):
+        ResNet(18, norm="grup")

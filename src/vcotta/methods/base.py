@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -136,6 +137,11 @@ class Adapter(Declared, Passes, ABC):
         self.start = self.runtime.place(model if share_start else copy.deepcopy(model)).requires_grad_(False)
         join_views(self.start)  # the model may be another adapter's
         freeze_statistics(self.start)
+        if self.card.without_batch_norm and not any(batch_norms(self.start)):
+            warnings.warn(
+                f"{type(model).__name__} has no BatchNorm layer: {self.name} {self.card.without_batch_norm}",
+                stacklevel=2,
+            )
         self._normalises = any(norm.running_mean is not None for norm in batch_norms(self.start))
         self._accepted: dict[tuple[int, ...], int] = {}  # classes by shape of the images
         self._notes = {}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -62,17 +61,17 @@ class BN(Adapter):
 
     name = "bn"
     summary = "batch statistics, nothing trained"
-    card = Card("NeurIPS 2020", "nothing", "nothing", "1 forward; 2 with `ema`", "official code", distributed=True)
+    card = Card(
+        "NeurIPS 2020",
+        "nothing",
+        "nothing",
+        "1 forward; 2 with `ema`",
+        "official code",
+        distributed=True,
+        without_batch_norm="has nothing to do there and predicts as the network does. Choose a method that trains "
+        "other layers, such as cotta or vcotta.",
+    )
     Config = BNConfig
-
-    def __init__(self, model: nn.Module, config: BNConfig | None = None, **options: Any) -> None:
-        super().__init__(model, config, **options)
-        if not any(batch_norms(self.start)):
-            warnings.warn(
-                f"bn has nothing to do: {type(model).__name__} has no BatchNorm layer, so the predictions are those of "
-                "the network as it is. Choose a method that trains other layers, such as cotta or vcotta.",
-                stacklevel=2,
-            )
 
     def setup(self, model: nn.Module) -> None:
         """For ``ema`` keep a network that moves its statistics; else the start network is enough."""

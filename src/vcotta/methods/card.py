@@ -23,6 +23,8 @@ class Card:
         provenance: What it was written from. A ``reconstruction`` is written from the abstract and what others say of
             the paper, since neither its text nor code could be read: what is ours is listed in its docstring.
         distributed: Whether several processes can share a batch and give the result of one, as the tests show.
+        without_batch_norm: What it cannot do on networks without BatchNorm, to follow its name in the warning that
+            such a network then gets; empty if it works there as elsewhere.
     """
 
     venue: str
@@ -31,6 +33,7 @@ class Card:
     passes: str
     provenance: Literal["official code", "re-implementation", "paper text", "reconstruction"]
     distributed: bool = False
+    without_batch_norm: str = ""
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,8 @@ class RoTTA(Adapter):
         "1 forward; 2 forwards, 1 backward on 64 stored images for every 64 seen",
         "official code",
         distributed=True,
+        without_batch_norm="has no running statistics to move there; its memory and teacher train scale and shift of "
+        "the other normalisation layers alone. To train all layers, choose cotta or vcotta.",
     )
     Config = RoTTAConfig
     datasets: ClassVar = {"cifar100": {}, "imagenet": {}, "digits": {"lr": 1e-2, "nu": 0.02, "flip": False}}

@@ -338,16 +338,17 @@ def _resnext(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
 def _resnet(shapes: Mapping[str, tuple[int, ...]]) -> str | None:
     stem = shapes.get("conv1.weight", ())
     blocks = tuple(_count(shapes, f"layer{stage}.", ".conv1.weight") for stage in (1, 2, 3, 4))
+    grouped = "" if "bn1.running_mean" in shapes else "-gn"
     if stem[:1] == (16,) and "linear.weight" in shapes and blocks[0] == blocks[1] == blocks[2] and not blocks[3]:
         depth = 6 * blocks[0] + 2
-        return f"resnet-{depth}" if depth in (20, 32, 44, 56) else None
+        return f"resnet-{depth}{grouped}" if depth in (20, 26, 32, 44, 56) else None
     if stem[:1] == (64,) and stem[2:] in ((7, 7), (3, 3)) and "fc.weight" in shapes:
         bottleneck = "layer1.0.conv3.weight" in shapes
         narrow = bottleneck and shapes.get("layer1.0.conv2.weight") == (64, 64, 3, 3)
         if blocks == (3, 4, 6, 3) and narrow and stem[2:] == (7, 7):
-            return "resnet-50"
+            return f"resnet-50{grouped}"
         if blocks == (2, 2, 2, 2) and not bottleneck:
-            return "resnet-18" if stem[2:] == (7, 7) else "resnet-18-64px"
+            return f"resnet-18{grouped}" if stem[2:] == (7, 7) else f"resnet-18{grouped}-64px"
     return None
 
 

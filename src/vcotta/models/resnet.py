@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Literal, get_args
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vcotta._util.errors import unknown_name
 from vcotta.models.normalised import IMAGENET, NormalisedNetwork
 
 __all__ = ["CifarResNet", "ResNet", "projection", "stage"]
@@ -22,6 +24,21 @@ def stage(
     """
     first = block(inputs, planes, stride)
     return nn.Sequential(first, *(block(planes * expansion, planes, 1) for _ in range(count - 1)))
+
+
+Norm = Literal["batch", "group"]
+"""Kind of the normalisation layers."""
+
+
+def with_norm(net: nn.Module, norm: Norm, groups: int) -> None:
+    """For ``norm="group"`` put GroupNorm of so many groups in place of every BatchNorm2d, under the same names."""
+    if norm not in get_args(Norm):
+        raise unknown_name("norm", norm, get_args(Norm))
+    if norm == "group":
+        for module in [*net.modules()]:
+            for name, child in module.named_children():
+                if isinstance(child, nn.BatchNorm2d):
+                    setattr(module, name, nn.GroupNorm(groups, child.num_features, child.eps))
 
 
 def projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
@@ -97,6 +114,8 @@ class ResNet(NormalisedNetwork):
         first_strides: Whether the first 1x1 convolution of a bottleneck block has its stride, not the 3x3 one.
         eps: What BatchNorm adds to the variance.
         small_stem: Begin with a 3x3 convolution of stride 1, without pooling.
+        norm: ``"batch"``, or ``"group"`` for GroupNorm of 32 groups (Wu and He, 2018), under the same names, so that
+            timm's ``resnet50_gn`` fits.
 
     Example:
         >>> import torch
@@ -114,6 +133,7 @@ class ResNet(NormalisedNetwork):
         first_strides: bool = False,
         eps: float = 1e-5,
         small_stem: bool = False,
+        norm: Norm = "batch",
     ) -> None:
         super().__init__()
         if depth not in _SHAPES:
@@ -121,7 +141,7 @@ class ResNet(NormalisedNetwork):
         if first_strides and depth == 18:
             raise ValueError("Expected `first_strides` only with depth 50, as depth 18 has no 1x1 convolutions.")
         self.keep_arguments(mean, std, depth=depth, classes=classes, channels=channels)
-        self.first_strides, self.eps, self.small_stem = first_strides, eps, small_stem
+        self.first_strides, self.eps, self.small_stem, self.norm = first_strides, eps, small_stem, norm
 
         kind, (one, two, three, four) = _SHAPES[depth]
         block, expansion = partial(_Bottleneck, first_strides=True) if first_strides else kind, kind.expansion
@@ -137,6 +157,7 @@ class ResNet(NormalisedNetwork):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             elif isinstance(module, nn.BatchNorm2d):
                 module.eps = eps
+        with_norm(self, norm, groups=32)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits (n, classes) of images (n, channels, height, width) in [0, 1]."""
@@ -180,6 +201,8 @@ class CifarResNet(NormalisedNetwork):
         channels: Number of image channels.
         mean: See `NormalisedNetwork`.
         std: See `NormalisedNetwork`.
+        norm: ``"batch"``, or ``"group"`` for GroupNorm of 8 groups, as in the ResNet-26 of Sun et al. (2020, "Test-Time
+            Training"), under the same names.
 
     Example:
         >>> import torch
@@ -194,6 +217,7 @@ class CifarResNet(NormalisedNetwork):
         channels: int = 3,
         mean: Sequence[float] | None = IMAGENET[0],
         std: Sequence[float] | None = IMAGENET[1],
+        norm: Norm = "batch",
     ) -> None:
         super().__init__()
         if depth < 8 or (depth - 2) % 6:
@@ -210,6 +234,8 @@ class CifarResNet(NormalisedNetwork):
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(module.weight)
+        self.norm = norm
+        with_norm(self, norm, groups=8)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits (n, classes) of images (n, channels, height, width) in [0, 1]."""

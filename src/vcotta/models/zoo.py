@@ -41,6 +41,9 @@ _NAMES = (
     "resnet-50-v1",
     "vit-32px",
     "vit-64px",
+    "resnet-26-gn",
+    "resnet-18-gn-64px",
+    "resnet-50-gn",
 )
 V1 = "resnet-50-v1"  # its weights fit into resnet-50, too, but do not work there
 _OTHERS = ("torchvision:NAME", "timm:NAME", "package.module:factory", "path/to/file.py:factory")
@@ -159,8 +162,8 @@ def describe_network(model: nn.Module) -> dict[str, Any] | None:
     None for any other network, and for one that was changed after its construction.
 
     Example:
-        >>> describe_network(CifarResNet(depth=8, mean=None, std=None))
-        {'class': 'CifarResNet', 'arguments': {'depth': 8, 'classes': 10, 'channels': 3, 'mean': None, 'std': None}}
+        >>> describe_network(CifarResNet(depth=8, mean=None, std=None))["arguments"]
+        {'depth': 8, 'classes': 10, 'channels': 3, 'mean': None, 'std': None, 'norm': 'batch'}
     """
     kind = type(model)
     if kind not in _CLASSES.values():
@@ -202,12 +205,12 @@ def _ours(name: str, classes: int | None, options: dict[str, Any]) -> nn.Module:
     elif found := re.fullmatch(r"resnext-(\d+)-(\d+)x(\d+)d", small):
         kind = ResNeXt
         arguments = {"depth": int(found[1]), "cardinality": int(found[2]), "base_width": int(found[3])}
-    elif found := re.fullmatch(r"resnet-(20|32|44|56)", small):
-        kind, arguments = CifarResNet, {"depth": int(found[1])}
-    elif found := re.fullmatch(r"resnet-(18|50)", small):
-        kind, arguments = ResNet, {"depth": int(found[1])}
-    elif small == "resnet-18-64px":
-        kind, arguments = ResNet, {"depth": 18, "small_stem": True}
+    elif found := re.fullmatch(r"resnet-(20|26|32|44|56)(-gn)?", small):
+        kind, arguments = CifarResNet, {"depth": int(found[1]), "norm": "group" if found[2] else "batch"}
+    elif found := re.fullmatch(r"resnet-(18|50)(-gn)?", small):
+        kind, arguments = ResNet, {"depth": int(found[1]), "norm": "group" if found[2] else "batch"}
+    elif found := re.fullmatch(r"resnet-18(-gn)?-64px", small):
+        kind, arguments = ResNet, {"depth": 18, "small_stem": True, "norm": "group" if found[1] else "batch"}
     elif found := re.fullmatch(r"vit-(?:(\d+)-(\d+)-)?(\d+)px", small):
         kind, arguments = ViT, {"image_size": int(found[3])}
         if found[1]:
