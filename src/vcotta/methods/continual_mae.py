@@ -98,7 +98,7 @@ class ContinualMAE(Adapter):
     Config = ContinualMAEConfig
     datasets: ClassVar = {
         "imagenet": {"patch": 32},
-        "digits": {"lr": 1e-3, "views": 4, "flip": False},
+        "digits": {"lr": 1e-4, "mask": 0.25, "views": 4, "flip": False},
     }
 
     masked: Masked

@@ -33,6 +33,47 @@ def test_of_a_transformer_embeddings_are_replaced(wrapped, images) -> None:
     assert torch.equal(net(shown), masked.net(x))  # nothing of the mask is left behind
 
 
+class ChannelsLast(nn.Module):
+    def __init__(self, embed: nn.Module) -> None:
+        super().__init__()
+        self.proj = embed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.proj(x).permute(0, 2, 3, 1)
+
+
+class Merging(nn.Module):
+    """Patches of two pixels, and four of them merged into one, in channels before rows or after columns."""
+
+    def __init__(self, last: bool) -> None:
+        super().__init__()
+        embed, self.last = nn.Conv2d(3, 4, 2, 2), last
+        self.patch_embed = ChannelsLast(embed) if last else embed
+        self.merge, self.norm = nn.Conv2d(4, 6, 2, 2), nn.LayerNorm(6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.patch_embed(x)
+        self.embedded = x if self.last else x.permute(0, 2, 3, 1)
+        return self.norm(self.merge(self.embedded.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)).mean((1, 2))
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_tokens_may_be_a_map_that_is_merged(last, images) -> None:
+    net, x, hidden = Merging(last), images(), chosen(6, 16)
+    masked = make_masked(net, 4)
+    nn.init.normal_(masked.token)
+    plain = net(x)
+    before = net.embedded.flatten(1, 2)
+    with masked.features(x) as caught:
+        changed = masked(masked.cover(x, hidden))
+    expected = torch.where(hidden.unsqueeze(-1), masked.token, before)
+    assert torch.equal(net.embedded.flatten(1, 2), expected)
+    assert not torch.allclose(plain, changed)
+    assert caught[0].shape == (6, 16, masked.width) == (6, 16, 6)
+    features = caught[0].unflatten(1, (4, 4))
+    assert torch.equal(features[:, 0, 0], features[:, 1, 1])  # merged into one
+
+
 @pytest.mark.parametrize(("size", "patches"), [((8, 8), 4), ((11, 7), 6)])
 def test_of_another_network_pixels_are_replaced(size, patches, tiny, images) -> None:
     net, x, hidden = tiny(), images(size=size), chosen(6, patches)

@@ -77,23 +77,33 @@ class Masked(nn.Module):
 
 
 class TokenMasked(Masked):
-    """A vision transformer: the token replaces embeddings of patches, features are the tokens after the last norm."""
+    """A vision transformer: the token replaces embeddings of patches, features are the tokens after the last norm.
+
+    Tokens may be a list, in which class tokens come first, or a map of as many rows and columns as there are patches or
+    fewer, as in networks with windows. The embedding may also put channels before rows and columns.
+    """
 
     def __init__(self, net: nn.Module, transformer: str) -> None:
         """Take a network and the name of the transformer in it."""
         self.embedding, self.norm = (f"{transformer}.{name}".lstrip(".") for name in ("patch_embed", "norm"))
         convolution = _convolutions(net.get_submodule(self.embedding))[0]
         super().__init__(net, convolution.kernel_size[0])
-        self.channels, self.width = convolution.in_channels, convolution.out_channels
-        self.token = nn.Parameter(torch.zeros(self.width))
+        self.channels, embedded = convolution.in_channels, convolution.out_channels
+        self.width = next((len(scale) for scale in net.get_submodule(self.norm).parameters()), embedded)
+        self.token = nn.Parameter(torch.zeros(embedded))
 
     def forward(self, covered: Tensor) -> Tensor:
         """Return the logits of covered images."""
         half = self.patch // 2
-        hidden = covered[:, -1, half :: self.patch, half :: self.patch].flatten(1).unsqueeze(-1) > 0
+        hidden = covered[:, -1, half :: self.patch, half :: self.patch].unsqueeze(-1) > 0
 
         def hide(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            return torch.where(hidden, self.token.to(output.dtype), output)
+            token = self.token.to(output.dtype)
+            if output.ndim == 3:
+                return torch.where(hidden.flatten(1, 2), token, output)
+            if isinstance(layer, nn.Conv2d):
+                return torch.where(hidden.movedim(3, 1), token.view(-1, 1, 1), output)
+            return torch.where(hidden, token, output)
 
         hook = self.net.get_submodule(self.embedding).register_forward_hook(hide)
         try:
@@ -106,7 +116,7 @@ class TokenMasked(Masked):
         return self.net.get_submodule(self.norm)
 
     def _of_patches(self, output: Tensor, grid: tuple[int, int]) -> Tensor:
-        return output[:, -grid[0] * grid[1] :]  # class tokens come first
+        return output[:, -grid[0] * grid[1] :] if output.ndim == 3 else _pooled(output.movedim(3, 1), grid)
 
 
 class PixelMasked(Masked):
@@ -140,7 +150,11 @@ class PixelMasked(Masked):
         return self.net.get_submodule(self.map)
 
     def _of_patches(self, output: Tensor, grid: tuple[int, int]) -> Tensor:
-        return F.adaptive_avg_pool2d(output, grid).flatten(2).mT
+        return _pooled(output, grid)
+
+
+def _pooled(features: Tensor, grid: tuple[int, int]) -> Tensor:
+    return F.adaptive_avg_pool2d(features, grid).flatten(2).mT
 
 
 def _convolutions(net: nn.Module) -> list[nn.Conv2d]:
@@ -150,7 +164,7 @@ def _convolutions(net: nn.Module) -> list[nn.Conv2d]:
 def make_masked(net: nn.Module, patch: int) -> Masked:
     """Return a network whose patches can be hidden: those of a vision transformer, or else squares of ``patch`` pixels.
 
-    A vision transformer has timm's names: ``patch_embed``, which holds a convolution, ``blocks`` and ``norm``.
+    A vision transformer has ``patch_embed``, which is or holds a convolution, and ``norm``, as timm's have.
 
     Example:
         >>> from vcotta.models import ViT
@@ -160,6 +174,6 @@ def make_masked(net: nn.Module, patch: int) -> Masked:
     """
     for name, module in net.named_modules():
         children = dict(module.named_children())
-        if {"patch_embed", "blocks", "norm"} <= children.keys() and _convolutions(children["patch_embed"]):
+        if {"patch_embed", "norm"} <= children.keys() and _convolutions(children["patch_embed"]):
             return TokenMasked(net, name)
     return PixelMasked(net, patch)
