@@ -106,7 +106,7 @@ class ContinualMAE(Adapter):
     @property
     def uses_source(self) -> bool:
         """Source images are needed for the training of token and decoder, if there is one."""
-        return self.config.warm_up_images > 0
+        return bool(self.config.warm_up_images)
 
     def setup(self, model: nn.Module) -> None:
         """Make token and decoder, as they were after the training on source images if there was one."""

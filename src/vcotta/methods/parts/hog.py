@@ -37,7 +37,8 @@ def hog(images: Tensor, cell: int) -> Tensor:
     votes = torch.zeros_like(length).repeat(1, BINS, 1, 1).scatter_(1, angle.floor().long() % BINS, length)
     votes = F.pad(votes, (0, -width % cell, 0, -height % cell))
     sums = F.avg_pool2d(votes, cell, divisor_override=1)
-    return F.normalize(sums, dim=1).unflatten(0, (batch, channels))
+    histograms: Tensor = F.normalize(sums, dim=1).unflatten(0, (batch, channels))
+    return histograms
 
 
 def hog_of_patches(images: Tensor, patch: int) -> Tensor:
