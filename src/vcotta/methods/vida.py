@@ -36,7 +36,8 @@ class ViDAConfig(StreamSettings):
         optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C.
         low_rank: Rank of the branch for what domains share (1).
         high_rank: Rank of the branch for what is special to one (128).
-        views: Augmented views over which the uncertainty is the variance (10); fewer than two mean no uncertainty, and the image's target.
+        views: Augmented views over which the uncertainty is the variance (10). Fewer than two mean no uncertainty, and
+            the target of the image.
         threshold: From this uncertainty on the branch of high rank counts more (CIFAR 0.05, ImageNet-C 0.2).
         allotment: Which branches the uncertainty weighs: ``both`` (paper), or only the ``low`` one, as the official
             code does by a slip: it looks for the second scale only in layers that lack the first.
@@ -89,11 +90,13 @@ class ViDA(Adapter):
     would change its sign; and the target is that of the views (``target``). The official one is the teacher's
     prediction for what the student sees, too. With ``ce`` its gradient is 0 as long as both are the same network: Adam
     makes its first steps of rounding errors, and only restoration and the average, by which the two differ later, move
-    anything. Open in public: how the branches are trained on source data before the stream. The authors
-    say that they train them alone with the network frozen, and ship the result; here they minimise the cross-entropy
-    with the labels of plain source images, BatchNorm using the source's statistics. Networks without attention get branches beside their convolutions, see
-    `layers_to_adapt`; the paper has such a form, the official code has not, so its shape is ours, and the settings are
-    those of the ViT.
+    anything.
+
+    Open in public: how the branches are trained on source data before the stream. The authors say that they train them
+    alone with the network frozen, and ship the result; here they minimise the cross-entropy with the labels of plain
+    source images, BatchNorm using the source's statistics. Networks without attention get branches beside their
+    convolutions, see `layers_to_adapt`. The paper has such a form and the official code has not, so its shape is ours,
+    and the settings are those of the ViT.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 2, 1), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
