@@ -54,7 +54,8 @@ def _down_and_up(layer: nn.Linear | nn.Conv2d, rank: int) -> tuple[nn.Module, nn
 
 
 def _add(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    added: Tensor = layer.get_submodule(_NAME)(inputs[0])
+    branches: Branches = getattr(layer, _NAME)
+    added: Tensor = branches(inputs[0])
     return output + added
 
 
