@@ -19,7 +19,7 @@ from vcotta.methods.parts.mean_teacher import restore_randomly
 from vcotta.methods.parts.patches import Masked, make_masked
 from vcotta.methods.registry import register_method
 from vcotta.nn.optim import OptimizerName
-from vcotta.nn.views import random_view
+from vcotta.nn.views import random_views
 
 __all__ = ["ContinualMAE", "ContinualMAEConfig"]
 
@@ -167,12 +167,11 @@ class ContinualMAE(Adapter):
     @torch.no_grad()
     def _most_uncertain(self, images: Tensor) -> Tensor:
         """Which patches to hide, (batch, patches): those whose mean feature varies most over views."""
-        means = []
-        for _ in range(self.config.views):
-            view = self.runtime.place_images(random_view(images, flip=self.config.flip))
-            with self.masked.features(images) as caught:
-                self.logits(self.networks["model"], view)
-            means.append(caught[0].mean(-1))
+        views = random_views(images, self.config.views, flip=self.config.flip) if self.config.views else ()
+        with self.masked.features(images) as caught:
+            for view in views:
+                self.logits(self.networks["model"], self.runtime.place_images(view))
+        means = [features.mean(-1) for features in caught]
         rows, columns = self.masked.grid(images)
         blank = images.new_zeros(len(images), rows * columns)
         variances = torch.stack(means).var(0, correction=0) if means else torch.rand_like(blank)
