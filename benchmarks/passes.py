@@ -5,9 +5,10 @@ does nothing but run networks; views, losses, filters, optimiser and averages co
 How: random weights and images, so thresholds may select other samples than on real data. ``--steps`` steps are timed
 after ``--warm`` untimed ones. Then as many further steps are recorded pass by pass (network, images, statistics,
 compiled or not, number of backwards), and each pass is repeated and timed with nothing in between, forward and backward
-to the parameters that the method trains. CUDA events on a GPU; the median step and the median of a step's passes. A
-method that makes a second pass on the images it selects has another number of them in every step, and a number not seen
-before is slow, probably because cuDNN plans for it: the median leaves such steps out, the mean in the file does not.
+to the parameters that the method trains, or to the images if these are prompts. CUDA events on a GPU; the median step
+and the median of a step's passes. A method that makes a second pass on the images it selects has another number of them
+in every step, and a number not seen before is slow, probably because cuDNN plans for it: the median leaves such steps
+out, the mean in the file does not.
 A pass with inferred statistics is repeated with those of the batch, so what their inference adds comes on top.
 Every method has its settings for CIFAR-10 and is prepared on two batches.
 
@@ -65,6 +66,7 @@ class Pass:
             for left in reversed(range(self.backwards)):
                 logits.sum().backward(retain_graph=left > 0)
         self.net.zero_grad(set_to_none=True)
+        self.images.grad = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ def recorded(made: list[Pass], adapter: Adapter) -> Iterator[None]:
         norm = next(batch_norms(net))
         corrected, views = getattr(norm, "corrected", False), getattr(norm, "views", 1)
         correction: Any = [(one.scale, one.offset) for one in batch_norms(net)] if corrected else None
-        made.append(Pass(net, images.detach(), compiled, norm.training or inferred, views, correction))
+        alone = images.detach().requires_grad_(images.requires_grad)  # prompts are learned through their images
+        made.append(Pass(net, alone, compiled, norm.training or inferred, views, correction))
         if compiled:
             return forward(self, net, images, compiled=True)
         hook = norm.register_forward_hook(lambda module, inputs, output: _watch(output, made[-1]))

@@ -143,6 +143,8 @@ def _declared(net: nn.Module, trains: str) -> set[str]:
     norm = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
     kinds = {"convolutions": (nn.Conv2d,), "normalisation": norm}
     parts = trains.split(", ") if trains in ("normalisation", "convolutions, normalisation") else []
+    if trains == "prompts":  # a network of their own
+        return {key for key, _ in net.named_parameters()}
     assert parts or trains in ("everything", "everything but the classifier")
     head = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)][-1]
     found = set()

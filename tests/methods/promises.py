@@ -109,6 +109,15 @@ PROMISES = {
     "becotta": Promise((1, 1), {"margin": 1.1, "warm_up_epochs": 1}, single=None, averaged=("warmed",)),
     "swa": Promise((3, 1), still="bn"),
     "dss": Promise((2, 1), still="bn"),
+    "vida": Promise(
+        (4, 1),
+        {"views": 2, "high_rank": 4},
+        still="bn",
+        still_options={"warm_up_images": 0},
+        single={"warm_up_images": 0},
+    ),
+    "continual-mae": Promise((4, 1), {"views": 2}, still="bn"),
+    "dvp": Promise((2, 1), still="bn"),
     "vcotta": Promise(
         (7, 1),
         {"views": 2},

@@ -37,6 +37,7 @@ VARIANTS = [
     ("ecotta", {"regularisation": 0.0, "parts": 1}),
     ("tca", {"centre_share": 0.5}),
     ("tca", {"unit": False}),
+    ("vida", {"optimizer": "sgd", "loss": "sce", "adapter_beta": 0.8, "restore": 0.0}),
     ("vcotta", {"preset": "paper"}),
     ("vcotta", {"preset": "authors"}),
     ("vcl", {"preset": "paper"}),
@@ -116,7 +117,7 @@ def test_source_images_of_another_network_are_refused(name, tiny) -> None:
         build_adapter(name, network_for(name, tiny)(), source=[(torch.rand(8, 1, 8, 8), torch.arange(8) % 4)])
 
 
-@pytest.mark.parametrize("name", ["vcotta", "petal", "rmt", "santa", "obao", "ecotta", "becotta", "vcl"])
+@pytest.mark.parametrize("name", ["vcotta", "petal", "rmt", "santa", "obao", "ecotta", "becotta", "vcl", "vida"])
 def test_source_labels_of_another_network_are_refused_by_those_who_use_them(name, tiny) -> None:
     with pytest.raises(ValueError, match="0 to 3, one for each output of the network, but got 0 to 7"):
         build_adapter(name, tiny(), source=[(torch.rand(8, 3, 8, 8), torch.arange(8))])

@@ -86,6 +86,27 @@ PUBLISHED = {
     },
     "becotta": {"experts": (6,) * 3, "active": (3,) * 3, "restore": (0.01,) * 3, "synergy": (5e-4,) * 3},
     "vcl": {"alpha": (0,) * 3, "beta": (0,) * 3},
+    "vida": {
+        "lr": (1e-4, 3e-4, 5e-7),
+        "adapter_lr": (0.1, 1 / 300, 0.4),
+        "optimizer": ADAM_OR_SGD,
+        "low_rank": (1,) * 3,
+        "high_rank": (128,) * 3,
+        "views": (10,) * 3,
+        "threshold": (0.05, 0.05, 0.2),
+        "beta": (0.999,) * 3,
+        "adapter_beta": (0.999, 0.999, 0.8),
+        "restore": (0.1, 0.1, 0.0),
+        "loss": ("ce", "ce", "sce"),
+    },
+    "continual-mae": {  # CIFAR10-C's, as no others are published
+        "lr": (1e-5,) * 3,
+        "optimizer": ("adam",) * 3,
+        "views": (10,) * 3,
+        "mask": (0.5,) * 3,
+        "hog": (0.5,) * 3,
+        "restore": (0.01,) * 3,
+    },
 }
 
 

@@ -196,6 +196,7 @@ ABSURD = {
     "the queue": lambda c: c.update(method="adacontrast", settings={"queue": 10**12}),
     "replayed images": lambda c: c.update(method="obao", settings={"replayed": 10**5}),
     "collected images": lambda c: c.update(method="rotta", settings={"capacity": 10**5}),
+    "the rank of adapters": lambda c: c.update(method="vida", settings={"high_rank": 10**6}),
     "lr": lambda c: c["settings"].update(lr=1e300),
     "the guard's window": lambda c: c["guard"].update(window=10**30),
     "the guard's patience": lambda c: c["guard"].update(patience=10**30),

@@ -55,6 +55,9 @@ SPACES: dict[str, dict[str, list[Any]]] = {
     "becotta": {"lr": _STEPS, "restore": [0.0, 0.01]},
     "swa": {"lr": _STEPS, "beta": _DECAYS},
     "dss": {"lr": _STEPS, "beta": _DECAYS, "negative": [0.0, 1.0]},
+    "vida": {"lr": [1e-4, *_STEPS[1:]], "beta": _DECAYS, "restore": [0.01, 0.1]},
+    "continual-mae": {"lr": [1e-5, 1e-4, 1e-3, 3e-3], "mask": [0.25, 0.5], "hog": [0.0, 0.5]},
+    "dvp": {"lr": [1e-3, 1e-2, 5e-2, 2e-1], "beta": _DECAYS, "homeostasis": [0.0, 0.1]},
     "vcotta": {"alpha": [0.2, 0.5, "entropy"], "lr": [0.03, 0.1, 0.2], "beta": [0.95, 0.98, 0.99]},
     "vcl": {"lr": [0.01, 0.03, 0.1]},
 }

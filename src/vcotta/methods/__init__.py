@@ -50,6 +50,9 @@ from vcotta.methods.ecotta import ECoTTA, ECoTTAConfig
 from vcotta.methods.becotta import BECoTTA, BECoTTAConfig
 from vcotta.methods.swa import SWA, SWAConfig
 from vcotta.methods.dss import DSS, DSSConfig
+from vcotta.methods.vida import ViDA, ViDAConfig
+from vcotta.methods.continual_mae import ContinualMAE, ContinualMAEConfig
+from vcotta.methods.dvp import DVP, DVPConfig
 from vcotta.methods.vcotta import VCoTTA, VCoTTAConfig
 from vcotta.methods.vcl import VCL, VCLConfig
 # isort: on
@@ -63,6 +66,7 @@ __all__ = [
     "COME",
     "DATASETS",
     "DSS",
+    "DVP",
     "EATA",
     "FOA",
     "OBAO",
@@ -90,8 +94,11 @@ __all__ = [
     "Card",
     "CoTTA",
     "CoTTAConfig",
+    "ContinualMAE",
+    "ContinualMAEConfig",
     "Count",
     "DSSConfig",
+    "DVPConfig",
     "DeYO",
     "DeYOConfig",
     "EATAConfig",
@@ -128,6 +135,8 @@ __all__ = [
     "VCLConfig",
     "VCoTTA",
     "VCoTTAConfig",
+    "ViDA",
+    "ViDAConfig",
     "build_adapter",
     "check_distributed",
     "choose_guard",

@@ -106,10 +106,10 @@ def list_methods() -> list[str]:
     """Return the names `build_adapter` knows, those of installed packages last.
 
     Example:
-        >>> list_methods()[:23]  # doctest: +NORMALIZE_WHITESPACE
-        ['source', 'bn', 'tent', 'adacontrast', 'cotta', 'eata', 'rotta', 'petal', 'rmt', 'santa', 'palm', 'surgeon',
-         'obao', 'tca', 'roid', 'sar', 'rdumb', 'cmf', 'deyo', 'foa', 'come', 'rem',
-         'vcotta']
+        >>> list_methods()[:31]  # doctest: +NORMALIZE_WHITESPACE
+        ['source', 'bn', 'tent', 'adacontrast', 'cotta', 'eata', 'rotta', 'petal', 'rmt', 'santa', 'palm',
+         'surgeon', 'obao', 'tca', 'roid', 'sar', 'rdumb', 'cmf', 'deyo', 'foa', 'come', 'rem', 'ecotta', 'becotta',
+         'swa', 'dss', 'vida', 'continual-mae', 'dvp', 'vcotta', 'vcl']
     """
     _load_plugins()
     return list(REGISTERED)

@@ -36,6 +36,7 @@ _INSTALLED = re.compile(r"(torchvision|timm):[A-Za-z0-9_.]{1,100}")
 _OPTIONS = {"channels": 16, "base": 1024, "stem_stride": 8}  # options of our own networks and their largest values
 _MOST = {"views": 256}  # each costs a pass of the network
 _MOST |= dict.fromkeys(("replayed", "capacity", "probe", "neighbours"), 4096)  # images that one step works on
+_MOST |= dict.fromkeys(("low_rank", "high_rank", "size", "patch"), 4096)  # of what a method adds to the network
 _MOST |= dict.fromkeys(("queue", "buffer"), 131_072)  # images or features in memory
 _MOST_PROBED = 16_384  # images, predicted between two batches
 _LARGEST = 1_000_000  # other numbers among the settings of a method or guard, above any that is useful

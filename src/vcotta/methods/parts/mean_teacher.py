@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ __all__ = [
     "quantile",
     "restore_least",
     "restore_randomly",
+    "restore_tensors",
     "smallest",
     "student_and_teacher",
     "update_teacher",
@@ -39,7 +40,13 @@ def student_and_teacher(model: nn.Module, frozen: Sequence[Tensor] = ()) -> dict
 
 @torch.no_grad()
 def update_teacher(
-    teacher: nn.Module, student: nn.Module, beta: float, done: Tensor | None = None, *, compiled: bool = False
+    teacher: nn.Module,
+    student: nn.Module,
+    beta: float,
+    done: Tensor | None = None,
+    *,
+    compiled: bool = False,
+    named: Callable[[str], bool] = lambda name: True,
 ) -> None:
     r"""Exponential moving average, in place: teacher <- beta * teacher + (1 - beta) * student (paper, Eq. update_tea).
 
@@ -53,6 +60,7 @@ def update_teacher(
         beta: Decay.
         done: Whether to update, a scalar on the device; None for yes.
         compiled: Compile the arithmetic of standard deviations, which is faster on a GPU.
+        named: Whether to update the parameter of a name; by default all.
 
     Example:
         >>> teacher, student = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
@@ -64,8 +72,8 @@ def update_teacher(
     if beta == 1:
         return  # rho would change by rounding
     rhos = {id(rho) for _, _, rho in variational_parameters(teacher)}
-    both = zip(teacher.parameters(), student.parameters(), strict=True)
-    pairs: list[tuple[Tensor, Tensor]] = [(old, new) for old, new in both if old is not new]
+    both = zip(teacher.named_parameters(), student.parameters(), strict=True)
+    pairs: list[tuple[Tensor, Tensor]] = [(old, new) for (name, old), new in both if old is not new and named(name)]
     if not pairs:
         return
     olds = [old for old, _ in pairs if id(old) not in rhos]
@@ -91,10 +99,16 @@ def _average_rho(old: Tensor, new: Tensor, share: Tensor | float) -> Tensor:
 @torch.no_grad()
 def restore_randomly(student: nn.Module, source: nn.Module, share: float, done: Tensor) -> None:
     """Return each weight of the student to the source's value with probability ``share``, if ``done`` (CoTTA)."""
+    restore_tensors(student.parameters(), source.parameters(), share, done)
+
+
+@torch.no_grad()
+def restore_tensors(tensors: Iterable[Tensor], originals: Iterable[Tensor], share: float, done: Tensor) -> None:
+    """Return each element of ``tensors`` to that of ``originals`` with probability ``share``, if ``done``, in place."""
     if share:
-        for parameter, original in zip(student.parameters(), source.parameters(), strict=True):
-            mask = torch.rand_like(parameter, dtype=torch.float32) < share
-            parameter.copy_(torch.where(mask & done, original, parameter))
+        for tensor, original in zip(tensors, originals, strict=True):
+            mask = torch.rand_like(tensor, dtype=torch.float32) < share
+            tensor.copy_(torch.where(mask & done, original, tensor))
 
 
 @contextmanager
