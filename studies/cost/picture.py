@@ -49,6 +49,8 @@ def draw_frontier(dataset: str = "digits", path: Path | None = None) -> None:
                 place = (row["ms_per_batch"], row["error"])
                 axes.annotate(text, place, (3, 3), textcoords="offset points", fontsize=7)
         axes.set_xscale("log")
+        for formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+            formatter("{x:g}")  # the usual one writes powers of ten as mathematics, which is switched off
         axes.set_xlabel("ms a batch")
         axes.set_ylabel("error %")
         figure.legend(axes)
