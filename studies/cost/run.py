@@ -14,6 +14,7 @@ core has nothing else to do. Every adapter has the guard that the library gives 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import statistics
 import time
@@ -76,6 +77,9 @@ def measure(method: str, views: int | None, batch_size: int, steps: int) -> dict
         "batch_size": batch_size,
         "ms_per_batch": round(1000 * statistics.median(seconds[UNTIMED:]), 2),
         "peak_gib": round(peak_gib(), 3),
+        "error": None,  # of a random network
+        "reference_ms": None,
+        "reference_error": None,
     }
 
 
@@ -102,7 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "torch": str(torch.__version__),
         "vcotta": __version__,
     }
-    write_json(options.out, {"setting": setting, "rows": rows})
+    before = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {"rows": []}
+    prices = [row for row in before["rows"] if not row["dataset"].startswith("random")]
+    write_json(options.out, before | {"setting": setting, "rows": rows + prices})
     print(f"Written: {options.out}")
 
 

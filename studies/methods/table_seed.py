@@ -30,6 +30,9 @@ SEED = {
     "surgeon": "SURGEON",
     "tca": "TCA",
     "vcotta": "VCoTTA",
+    "vida": "ViDA (named)",
+    "continual-mae": "Continual-MAE, ADMA (named)",
+    "dvp": "DVP (named)",
     "ecotta": "ECoTTA (named)",
     "vcl": "VCL (named)",
 }

@@ -35,6 +35,7 @@ from vcotta import Adapter, run_stream
 from vcotta._util.files import write_json
 from vcotta.corruptions import EXTRA
 from vcotta.experiments.build import adapter_for_spec, network_facts, start_network, stream_for
+from vcotta.nn.optim import ScaledAdam
 from vcotta.runs.spec import RunSpec
 
 KERNELS = ("fused", "foreach", "single")
@@ -100,11 +101,15 @@ def use_kernel(adapter: Adapter, kernel: str) -> None:
         raise ValueError(f"Expected a kernel out of {', '.join(KERNELS)}, but got {kernel!r}.")
     if kernel == "fused":
         return
-    if type(adapter.optimizer) is not torch.optim.Adam:
+    if type(adapter.optimizer) not in (torch.optim.Adam, ScaledAdam):
         raise ValueError(f"Expected a method that steps with Adam, but {adapter.name} does not.")
     if adapter.optimizer.state:
         raise ValueError(f"Expected an optimiser that has not stepped yet, but that of {adapter.name} has.")
-    groups = [{"params": group["params"], "lr": group["lr"]} for group in adapter.optimizer.param_groups]
+    groups = [
+        {"params": [tensor], "lr": group["lr"] * scale}
+        for group in adapter.optimizer.param_groups
+        for tensor, scale in zip(group["params"], group.get("scales", [1.0] * len(group["params"])), strict=True)
+    ]
     adapter.optimizer = _PlainAdam(groups, foreach=kernel == "foreach")
 
 

@@ -9,7 +9,7 @@ from torch._dynamo.testing import CompileCounter
 
 from vcotta.bayes import mixture_kl_bound, to_variational, variational_parameters
 from vcotta.methods.parts.mean_teacher import update_teacher
-from vcotta.nn.elementwise import alike, flat, shaped
+from vcotta.nn.elementwise import SMALL, alike, flat, for_each_layer, shaped
 
 
 def moved(net: nn.Module) -> nn.Module:
@@ -91,3 +91,18 @@ def test_arithmetic_on_flat_views_is_that_on_the_tensors(student_format, tiny, m
 @pytest.mark.slow
 def test_the_compiled_kernels_give_what_the_plain_arithmetic_gives(tiny) -> None:
     same_answers(tiny)
+
+
+def test_small_layers_share_one_call_and_give_what_each_gives_alone() -> None:
+    shapes, calls = [(2, 3), (SMALL + 1,), (4,), (1, 2, 2, 3)], list[int]()
+    layers = [[torch.rand(shape), torch.rand(shape)] for shape in shapes]
+    layers[3][0] = layers[3][0].contiguous(memory_format=torch.channels_last)
+
+    def formula(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(x.numel())
+        return x * y, x.exp()
+
+    together = for_each_layer(formula, layers)
+    assert sorted(calls) == [6 + 4 + 12, SMALL + 1]
+    for found, layer in zip(together, layers, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(found, formula(*layer), strict=True))

@@ -77,7 +77,7 @@ def test_each_image_is_jittered_in_its_own_order(monkeypatch) -> None:
 
 
 def colour(x: torch.Tensor, draws: torch.Tensor, operation: int) -> torch.Tensor:
-    return views._colour(x.unsqueeze(1), draws, operation, views._STRONG_JITTER).squeeze(1)
+    return views._colour(x.unsqueeze(1).clone(), draws, operation, views._STRONG_JITTER).squeeze(1)
 
 
 @pytest.mark.parametrize(("draw", "factor"), [(0.0, 0.6), (1.0, 1.4), (0.5, 1.0)])

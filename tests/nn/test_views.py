@@ -129,6 +129,26 @@ def test_many_views_at_once_are_the_views_drawn_one_by_one(kind, tolerance) -> N
     assert all(not torch.allclose(together[0], other, atol=2 * NOISE) for other in together[1:])
 
 
+@pytest.mark.parametrize("in_cache", [1, 900, 10_000])
+def test_views_are_the_same_however_many_are_made_at_once(in_cache, monkeypatch) -> None:
+    x = torch.rand(2, 3, 8, 8)
+    torch.manual_seed(0)
+    expected = random_views(x, 5)
+    monkeypatch.setattr(views, "_NUMBERS_IN_CACHE", in_cache)
+    torch.manual_seed(0)
+    assert torch.allclose(random_views(x, 5), expected, atol=1e-5)
+
+
+def test_a_turned_hue_leaves_grey_alone_and_takes_primary_colours_to_the_next() -> None:
+    grey = torch.rand(1, 1, 2, 2).expand(1, 3, 2, 2)
+    third = torch.tensor(1 / 3).view(1, 1, 1, 1)
+    assert torch.equal(views._shift_hue(grey, third), grey)
+    primary = torch.eye(3).view(3, 3, 1, 1)
+    assert torch.allclose(views._shift_hue(primary, third), primary[[1, 2, 0]], atol=1e-6)
+    mixed = 1 - primary  # two channels share the largest value
+    assert torch.allclose(views._shift_hue(mixed, third), mixed[[1, 2, 0]], atol=1e-6)
+
+
 def test_drawing_views_leaves_the_images_alone() -> None:
     x = torch.rand(2, 3, 8, 8)
     before = x.clone()

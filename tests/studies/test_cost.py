@@ -10,7 +10,8 @@ from studies.cost import run as script
 from studies.cost import table
 from studies.cost.picture import draw_cost
 
-FIELDS = ["dataset", "network", "method", "views", "batch_size", "ms_per_batch", "peak_gib"]
+FIELDS = ["dataset", "network", "method", "views", "batch_size", "ms_per_batch", "peak_gib", "error"]
+FIELDS += ["reference_ms", "reference_error"]
 
 
 @pytest.mark.parametrize(("method", "views"), [("plain", None), ("bn", None)])
@@ -35,7 +36,7 @@ def test_the_script_writes_setting_and_rows(tmp_path) -> None:
 def rows(base: float, each: float) -> list[dict]:
     plain = {"method": "plain", "views": None, "ms_per_batch": 10.0}
     some = [{"method": "vcotta", "views": n, "ms_per_batch": base + each * n} for n in (0, 2, 8)]
-    more = {"network": "a network", "peak_gib": 0.5}
+    more = {"dataset": "random", "network": "a network", "peak_gib": 0.5}
     return [row | more | {"batch_size": size} for size in table.BUDGETS for row in [plain, *some]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from vcotta.bayes.layers import variational_parameters
-from vcotta.nn.elementwise import alike, flat, fused, shaped
+from vcotta.nn.elementwise import alike, flat, for_each_layer, fused, shaped
 
 __all__ = ["gaussian_kl", "inverse_softplus", "kl_divergence", "mixture_kl_bound"]
 
@@ -138,16 +139,17 @@ def _over_tensors(
 ) -> tuple[Tensor, list[list[Tensor]]]:
     """Apply a formula to each tensor: the sums of its first result, and its other results in the tensor's shape."""
     weights = torch.stack([weight for weight, _ in priors])
+    layers = [
+        [mean, rho, *(tensor for _, prior in priors for tensor in prior[place][1:])]
+        for place, (mean, rho) in enumerate(zip(means, rhos, strict=True))
+    ]
+    dense = [compiled and alike(*layer) for layer in layers]
+    rest = iter(for_each_layer(partial(formula, weights), list(compress(layers, [not one for one in dense]))))
     values, others = [], []
-    for place, (mean, rho) in enumerate(zip(means, rhos, strict=True)):
-        layer = [mean, rho, *(tensor for _, prior in priors for tensor in prior[place][1:])]
-        if compiled and alike(*layer):
-            value, *found = fused(formula)(weights, *map(flat, layer))
-            found = [shaped(other, mean) for other in found]
-        else:
-            value, *found = formula(weights, *layer)
+    for layer, is_dense in zip(layers, dense, strict=True):
+        value, *found = fused(formula)(weights, *map(flat, layer)) if is_dense else next(rest)
         values.append(value.sum())  # not compiled: over an unknown length the compiler would sum in one block
-        others.append(found)
+        others.append([shaped(other, layer[0]) for other in found] if is_dense else found)
     return torch.stack(values), others
 
 

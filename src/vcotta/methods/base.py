@@ -29,6 +29,7 @@ from vcotta.nn.class_statistics import ClassStatistics
 from vcotta.nn.distributed import World
 from vcotta.nn.inputs import SourceBatches, check_accepted, check_images, check_network
 from vcotta.nn.optim import OptimizerName
+from vcotta.nn.pooled_statistics import Known
 from vcotta.nn.rng import OwnRng
 from vcotta.nn.runtime import Runtime
 from vcotta.nn.sharing import current
@@ -451,10 +452,12 @@ class Adapter(Declared, Passes, ABC):
             use_batch_statistics(self.start, False)
             with (
                 order_of_layers(self.start) as run,
+                Known() as known,
                 torch.no_grad(),
                 OwnRng(self.seed, self.runtime.device).scope(),
                 self.runtime.autocast(),
             ):
                 self._accepted[shape] = check_accepted(self.start, images)
-            self._in_order = run == [norm for norm in batch_norms(self.start) if norm.running_mean is not None]
+            listed = [norm for norm in batch_norms(self.start) if norm.running_mean is not None]
+            self._in_order = run == listed and known.layers == len(listed)
         return self._accepted[shape]

@@ -48,10 +48,17 @@ class Passes:
         statistics were inferred, and are normalised by their own.
         """
         look = self._inferred if batch_statistics and not replayed else None
-        use_batch_statistics(net, batch_statistics and look is None and len(images) > 1)
         self._notes["forwards"] += 1
+        if look is not None and self._corrects_itself(net):
+            use_batch_statistics(net, True, correction=look.correction)
+            return self.runtime.forward(net, images)
+        use_batch_statistics(net, batch_statistics and look is None and len(images) > 1)
         with nullcontext() if look is None else Corrected(look.correction):
             return current().split(lambda rows: self.runtime.forward(net, rows), images)
+
+    def _corrects_itself(self, net: nn.Module) -> bool:
+        """Whether BatchNorm layers apply a correction themselves: faster than a mode that sees every torch function."""
+        return self._in_order and net is not self.start and not current().is_shared and keep_views_apart(net)
 
     def source_logits(self, images: Tensor) -> Tensor:
         """The `logits` of the source network for the batch at hand, known where statistics were inferred."""

@@ -14,7 +14,7 @@ from vcotta._util.tensorfile import tensors_sha256, weights_sha256
 from vcotta.methods.class_mix import earlier_settings
 from vcotta.methods.probe import check_probe
 from vcotta.nn.inputs import other_shape
-from vcotta.nn.optim import load_optimizer
+from vcotta.nn.optim import load_optimizer, one_group
 
 if TYPE_CHECKING:
     from vcotta.methods.base import Adapter
@@ -208,6 +208,6 @@ def _check_shapes(adapter: Adapter, state: dict[str, Any]) -> None:
         raise ValueError("The state's optimiser does not fit this adapter.")
     if optimizer is not None:
         sizes = [len(group["params"]) for group in optimizer.param_groups]
-        saved = [len(group["params"]) for group in state["optimizer"]["param_groups"]]
+        saved = [len(group["params"]) for group in one_group(optimizer, state["optimizer"])["param_groups"]]
         if sizes != saved:
             raise ValueError(f"The state's optimiser has {saved} parameters by group, this adapter's has {sizes}.")

@@ -132,7 +132,9 @@ class TCA(ViewAveraging):
         if config.unit:
             features, others = F.normalize(features, dim=-1), F.normalize(others, dim=-1)
         labelled = view_logits if config.labels == "student" else target
-        members = F.one_hot(labelled.argmax(-1), logits.shape[-1]).to(logits.dtype)
+        members = (labelled.argmax(-1, keepdim=True) == torch.arange(logits.shape[-1], device=logits.device)).to(
+            logits.dtype
+        )
         new_weights = pair_weights(members.sum(0))
         weights = torch.lerp(self._weights(new_weights), new_weights, config.smoothing)
         centres = self._moved_centres(features, members)

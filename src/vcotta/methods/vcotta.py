@@ -22,7 +22,8 @@ from vcotta.methods.parts.mean_teacher import student_and_teacher, update_teache
 from vcotta.methods.parts.prior_mixture import AlphaRule, evidence, filter_views, insurance, mix, mixing_weight
 from vcotta.methods.registry import register_method
 from vcotta.nn.optim import step_scale
-from vcotta.nn.views import random_view, random_views
+from vcotta.nn.sharing import current
+from vcotta.nn.views import image_and_views, random_view
 
 __all__ = ["VCoTTA", "VCoTTAConfig"]
 
@@ -286,12 +287,11 @@ class VCoTTA(Adapter):
         """
         image_only = self.config.alpha == 0 or not self.config.source_views
         source = self.source_logits(images).unsqueeze(0) if image_only else None
-        views = images.unsqueeze(0)
-        if self.config.views:
-            views = torch.cat([views, random_views(images, self.config.views, flip=self.config.flip)])
-        if source is None:
-            source = self.logits_of_views(self.start, views)
-        teacher = self.logits_of_views(self.networks["teacher"], views)
+        parts = image_and_views(images, self.config.views, flip=self.config.flip)
+        if source is None or current().is_shared:  # both networks see the views, or processes exchange statistics once
+            views = torch.cat(list(parts))
+            source, parts = self.logits_of_views(self.start, views) if source is None else source, iter([views])
+        teacher = torch.cat([self.logits_of_views(self.networks["teacher"], part) for part in parts])
         return source.log_softmax(-1), teacher.log_softmax(-1)
 
     def _alpha(self, source: Tensor, teacher: Tensor) -> Tensor:

@@ -206,6 +206,8 @@ class _ViewBatchNorm2d(nn.BatchNorm2d):
         if not self.training or (self.views == 1 and not self.corrected):
             plain: Tensor = super().forward(x)
             return plain
+        if self.views == 1 and not torch.compiler.is_compiling() and not current().is_shared:
+            return self._corrected(x)
         channels = (1, 1, -1, 1, 1)
         parts = _at_least_float32(x).unflatten(0, (self.views, -1))
         known, sharing = self.running_mean, current()
@@ -225,6 +227,15 @@ class _ViewBatchNorm2d(nn.BatchNorm2d):
             offset = offset * self.weight.view(channels) + self.bias.view(channels)
         normalised: Tensor = (parts * scale + offset).flatten(0, 1).to(x.dtype)
         return normalised
+
+    def _corrected(self, x: Tensor) -> Tensor:
+        """`vcotta.nn.pooled_statistics.Corrected` of one view, to the bit."""
+        if x.numel() == x.shape[1]:  # one value per channel has no variance
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+        scale, offset = self.scale, self.offset
+        if self.affine:
+            scale, offset = scale * self.weight, offset * self.weight + self.bias
+        return F.batch_norm(x, None, None, scale, offset, True, 0.0, self.eps)
 
 
 class RobustBatchNorm(_BatchNorm):

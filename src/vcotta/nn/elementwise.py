@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["alike", "flat", "fused", "shaped"]
+__all__ = ["alike", "flat", "for_each_layer", "fused", "shaped"]
+
+SMALL = 2**14
+"""Most elements of a tensor that is joined with others: for so few the call costs more than the arithmetic."""
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -40,3 +43,24 @@ def flat(tensor: Tensor) -> Tensor:
 def shaped(elements: Tensor, like: Tensor) -> Tensor:
     """Undo `flat`: a view of 1-D elements in the shape and layout of another tensor."""
     return elements.as_strided(like.shape, like.stride())
+
+
+def for_each_layer(
+    function: Callable[..., tuple[Tensor, ...]], layers: Sequence[Sequence[Tensor]]
+) -> list[tuple[Tensor, ...]]:
+    """Apply an element-wise function to the tensors of each layer, which have one shape; small layers share a call.
+
+    Example:
+        >>> for_each_layer(lambda x, y: (x + y,), [[torch.ones(1), torch.ones(1)], [torch.ones(2), torch.zeros(2)]])
+        [(tensor([2.]),), (tensor([1., 1.]),)]
+    """
+    kind = layers[0][0].dtype if layers else None
+    small = [place for place, (first, *_) in enumerate(layers) if first.numel() <= SMALL and first.dtype == kind]
+    found: dict[int, tuple[Tensor, ...]] = {}
+    if len(small) > 1:
+        columns = zip(*(layers[place] for place in small), strict=True)
+        joined = function(*(torch.cat([tensor.flatten() for tensor in column]) for column in columns))
+        sizes = [layers[place][0].numel() for place in small]
+        for place, *parts in zip(small, *(result.split(sizes) for result in joined), strict=True):
+            found[place] = tuple(part.view(layers[place][0].shape) for part in parts)
+    return [found[place] if place in found else function(*layer) for place, layer in enumerate(layers)]

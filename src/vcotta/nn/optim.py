@@ -7,10 +7,22 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 from vcotta._util.errors import unknown_name
 
-__all__ = ["AdamFirstStep", "OptimizerName", "finite_step", "load_optimizer", "make_optimizer", "step_scale"]
+__all__ = [
+    "AdamFirstStep",
+    "OptimizerName",
+    "ScaledAdam",
+    "ScaledSGD",
+    "finite_step",
+    "load_optimizer",
+    "make_optimizer",
+    "one_group",
+    "step_scale",
+]
 
 OptimizerName = Literal["adam", "sgd", "momentum"]
 """``adam`` with torch's defaults; ``sgd`` with Nesterov momentum 0.9, both as the CoTTA line of work uses them; or
@@ -29,17 +41,107 @@ def make_optimizer(
     ``scales`` multiply the step size, one for each parameter; ``weight_decay`` is an L2 penalty.
     """
     groups: list[Tensor] | list[dict[str, Any]] = list(parameters)
+    scaled = scales is not None
     if scales is not None:
-        groups = [{"params": [p], "lr": lr * scale} for p, scale in zip(groups, scales, strict=True)]
+        if len(groups) != len(scales):
+            raise ValueError(f"Expected a scale for each of {len(groups)} parameters, but got {len(scales)} scales.")
+        groups = [{"params": groups, "scales": [float(scale) for scale in scales]}]
+    settings: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay, "fused": True}
     if name == "adam":
-        return torch.optim.Adam(groups, lr=lr, weight_decay=weight_decay, fused=True)
+        return (ScaledAdam if scaled else torch.optim.Adam)(groups, **settings)
     if name not in ("sgd", "momentum"):
         raise unknown_name("optimizer", name, get_args(OptimizerName))
-    sgd = torch.optim.SGD(groups, lr=lr, momentum=0.9, nesterov=name == "sgd", weight_decay=weight_decay, fused=True)
-    for parameter in (p for group in sgd.param_groups for p in group["params"]):
+    made = (ScaledSGD if scaled else torch.optim.SGD)(groups, momentum=0.9, nesterov=name == "sgd", **settings)
+    for parameter in (p for group in made.param_groups for p in group["params"]):
         # torch makes this buffer at the first step, and leaves it unfilled if that step is skipped.
-        sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-    return sgd
+        made.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return made
+
+
+class ScaledAdam(torch.optim.Adam):
+    """torch's fused Adam with a step size for each tensor, ``lr`` times its one of the ``scales`` of the group.
+
+    All tensors step together, in a few kernels, where torch needs a parameter group, and a kernel, for each step size.
+    The kernel writes its steps to zeros of the tensors' size, which are scaled and added.
+    """
+
+    found_inf: Tensor | None = None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move every tensor that has a gradient, unless ``found_inf`` forbids it."""
+        for group in self.param_groups:
+            tensors, scales, gradients = _with_gradient(group)
+            for tensor in tensors:
+                if not self.state[tensor]:
+                    new = {"step": torch.zeros((), dtype=torch.float32, device=tensor.device)}
+                    new |= {name: torch.zeros_like(tensor) for name in ("exp_avg", "exp_avg_sq")}
+                    self.state[tensor] = new
+            first, second, counts = (
+                [self.state[tensor][name] for tensor in tensors] for name in ("exp_avg", "exp_avg_sq", "step")
+            )
+            moves = [torch.zeros_like(tensor) for tensor in tensors]
+            adam(
+                moves,
+                gradients,
+                first,
+                second,
+                [],
+                counts,
+                fused=True,
+                found_inf=self.found_inf,
+                amsgrad=False,
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                lr=group["lr"],
+                weight_decay=0.0,
+                eps=group["eps"],
+                maximize=False,
+            )
+            _add_scaled(tensors, moves, scales)
+
+
+class ScaledSGD(torch.optim.SGD):
+    """torch's fused SGD with a step size for each tensor, as `ScaledAdam`."""
+
+    found_inf: Tensor | None = None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move every tensor that has a gradient, unless ``found_inf`` forbids it."""
+        for group in self.param_groups:
+            tensors, scales, gradients = _with_gradient(group)
+            moves = [torch.zeros_like(tensor) for tensor in tensors]
+            sgd(
+                moves,
+                gradients,
+                [self.state[tensor]["momentum_buffer"] for tensor in tensors],
+                fused=True,
+                found_inf=self.found_inf,
+                weight_decay=0.0,
+                momentum=group["momentum"],
+                lr=group["lr"],
+                dampening=0.0,
+                nesterov=group["nesterov"],
+                maximize=False,
+            )
+            _add_scaled(tensors, moves, scales)
+
+
+def _with_gradient(group: dict[str, Any]) -> tuple[list[Tensor], list[float], list[Tensor]]:
+    """The tensors of a group that have a gradient, their scales, and their gradients with the L2 penalty's."""
+    pairs = [(p, scale) for p, scale in zip(group["params"], group["scales"], strict=True) if p.grad is not None]
+    tensors = [tensor for tensor, _ in pairs]
+    gradients = [tensor.grad for tensor in tensors]
+    if group["weight_decay"]:
+        gradients = list(torch._foreach_add(gradients, tensors, alpha=group["weight_decay"]))
+    return tensors, [scale for _, scale in pairs], gradients
+
+
+def _add_scaled(tensors: list[Tensor], moves: list[Tensor], scales: list[float]) -> None:
+    if tensors:
+        torch._foreach_mul_(moves, scales)
+        torch._foreach_add_(tensors, moves)
 
 
 def step_scale(tensor: Tensor) -> float:
@@ -86,8 +188,18 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     Files hold tensors row by row, while weights of convolutions may be ``channels_last``. A fused optimiser reads
     weight, gradient and moments in memory order: with different orders it would pair the wrong numbers.
     """
-    optimizer.load_state_dict(state)
+    optimizer.load_state_dict(one_group(optimizer, state))
     for parameter, moments in optimizer.state.items():
         for name, moment in moments.items():
             if isinstance(moment, Tensor) and moment.shape == parameter.shape and moment.stride() != parameter.stride():
                 moments[name] = torch.empty_like(parameter, dtype=moment.dtype, requires_grad=False).copy_(moment)
+
+
+def one_group(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """Return an optimiser's state in the form of today: of tensors with scales, earlier versions made a group each."""
+    own, saved = optimizer.param_groups[0], state["param_groups"]
+    if "scales" not in own or "scales" in saved[0]:
+        return state
+    places = [place for group in saved for place in group["params"]]
+    kept = {name: own[name] for name in ("lr", "initial_lr", "scales") if name in own}
+    return state | {"param_groups": [{**saved[0], **kept, "params": places}]}

@@ -59,6 +59,11 @@ class Known(BatchNormMode):
         self._found.append(torch.stack([known_mean, known_variance + known_mean.square()]))
         return F.batch_norm(x, known_mean, known_variance, weight, bias, False, 0.0, eps)
 
+    @property
+    def layers(self) -> int:
+        """How many times a layer normalised a batch."""
+        return len(self._found)
+
     def known(self) -> Tensor:
         """See `vcotta.nn.class_statistics.ClassStatistics.known`."""
         last = len(self._found) - 1

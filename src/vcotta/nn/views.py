@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 from vcotta._util.errors import unknown_name
 from vcotta.nn.augment import mirrored
 
-__all__ = ["ViewKind", "random_view", "random_views", "strong_view", "weak_view"]
+__all__ = ["ViewKind", "image_and_views", "random_view", "random_views", "strong_view", "weak_view"]
 
 ViewKind = Literal["cotta", "roid"]
 """``cotta``, or ``roid``: reflect padding instead of edge padding, no blur and no noise."""
@@ -25,6 +27,9 @@ _SCALE = (0.9, 1.1)
 _BLUR = (0.001, 0.5)
 _NOISE = 0.005
 _GREY = (0.2989, 0.587, 0.114)
+
+_NUMBERS_IN_CACHE = 150_000
+"""Pixels, times channels, that a processor keeps in its cache through some forty operations."""
 
 # Ranges and probabilities of AdaContrast, its authors' "moco-v2-light".
 _STRONG_JITTER: tuple[Range, ...] = ((0.6, 1.4), (0.6, 1.4), (0.6, 1.4), (-0.1, 0.1))
@@ -58,8 +63,29 @@ def random_view(images: Tensor, *, flip: bool = True, per_image: bool = False, k
 
 def random_views(images: Tensor, count: int, *, flip: bool = True, kind: ViewKind = "cotta") -> Tensor:
     """Draw several views at once, each as `random_view` draws one, (count, batch, channels, height, width)."""
+    return torch.cat(list(_drawn(images, count, flip, kind)))
+
+
+def image_and_views(images: Tensor, count: int, *, flip: bool = True) -> Iterator[Tensor]:
+    """Yield the batch itself and `random_views`, (views, batch, channels, height, width), in one part or several.
+
+    On a CPU a part is made when it is asked for, and is small enough to stay in the cache until it has been used.
+
+    Example:
+        >>> parts = list(image_and_views(torch.rand(2, 3, 32, 48), 4))
+        >>> torch.cat(parts).shape
+        torch.Size([5, 2, 3, 32, 48])
+    """
+    parts = itertools.chain([images.unsqueeze(0)], _drawn(images, count, flip, "cotta") if count else [])
+    if images.device.type == "cpu":
+        yield from parts
+    else:
+        yield torch.cat(list(parts))
+
+
+def _drawn(images: Tensor, count: int, flip: bool, kind: ViewKind) -> Iterator[Tensor]:
     orders = torch.stack([torch.randperm(5) for _ in range(count)])
-    return _augment(images.expand(count, *images.shape), torch.rand(count, 1, 11), orders, flip, kind)
+    return _augmented(images.expand(count, *images.shape), torch.rand(count, 1, 11), orders, flip, kind)
 
 
 def weak_view(images: Tensor, *, flip: bool = True) -> Tensor:
@@ -91,16 +117,33 @@ def strong_view(
 
 def _augment(images: Tensor, draws: Tensor, orders: Tensor, flip: bool, kind: ViewKind = "cotta") -> Tensor:
     """Views of (views, batch, channels, height, width), from draws (views, batch or 1, 11) and orders (views, 5)."""
+    return torch.cat(list(_augmented(images, draws, orders, flip, kind)))
+
+
+def _augmented(images: Tensor, draws: Tensor, orders: Tensor, flip: bool, kind: ViewKind) -> Iterator[Tensor]:
+    """`_augment`, in parts."""
     if kind not in ("cotta", "roid"):
         raise unknown_name("kind", kind, ("cotta", "roid"))
-    shape = images.shape
-    images = _jitter(images.clamp(0, 1), draws[..., :5], orders, _JITTER)
-    draws = draws.expand(-1, shape[1], -1).flatten(0, 1) if draws.shape[:2] != (1, 1) else draws.flatten(0, 1)
-    if kind == "roid":
-        return _warp(images.flatten(0, 1), draws[:, 5:10], flip, reflect=True).clamp_(0, 1).view(shape)
-    images = _warp(images.flatten(0, 1), draws[:, 5:10], flip, rim=2)
-    images = _blur(images, _uniform(draws[:, 10], _BLUR))
-    return (images + _NOISE * torch.randn_like(images)).clamp_(0, 1).view(shape)
+    count, batch = images.shape[:2]
+    rows, each = draws.flatten(0, 1), draws.shape[1]  # a row of draws for each view, or for each of its images
+    grids = _grids(images, rows[:, 5:10], flip, rim=0 if kind == "roid" else 2, reflect=kind == "roid")
+    taps = _taps(_uniform(rows[:, 10], _BLUR), images)
+    # A processor makes views one by one, so that each stays in its cache; a GPU makes all in a few kernels.
+    size = min(count, max(1, _NUMBERS_IN_CACHE // images[0].numel())) if images.device.type == "cpu" else count
+    repeats = 1 if each > 1 or size == 1 else batch
+    for start in range(0, count, size):
+        part, own = slice(start, start + size), slice(start * each, (start + size) * each)
+        view = _jitter(images[part].clamp(0, 1), draws[part, :, :5], orders[part], _JITTER).flatten(0, 1)
+        view = _resample(view, _repeated(grids[own], repeats), reflect=kind == "roid")
+        if kind == "cotta":
+            view = _blur_by(view, [_repeated(tap[own], repeats) for tap in taps])
+            view.add_(torch.randn_like(view), alpha=_NOISE)
+        yield view.clamp_(0, 1).unflatten(0, (-1, batch))
+
+
+def _repeated(rows: Tensor, times: int) -> Tensor:
+    """Each row so many times."""
+    return rows.unsqueeze(1).expand(-1, times, *rows.shape[1:]).flatten(0, 1)
 
 
 def _uniform(draws: Tensor, bounds: Range) -> Tensor:
@@ -121,6 +164,10 @@ def _jitter(images: Tensor, draws: Tensor, orders: Tensor, ranges: tuple[Range, 
     and orders (views, operations). ``ranges`` are what the draws are scaled to, by operation.
     """
     values = draws.to(images.device, images.dtype, non_blocking=True)
+    if len(orders) == 1:
+        for operation in orders[0].tolist():
+            images = _colour(images, values, operation, ranges)
+        return images
     places = torch.argsort(orders, dim=0)  # for each place the views, sorted by their operation
     counts = [orders[:, place].bincount(minlength=len(ranges)).tolist() for place in range(len(ranges))]
     groups = places.to(images.device, non_blocking=True)
@@ -135,11 +182,14 @@ def _jitter(images: Tensor, draws: Tensor, orders: Tensor, ranges: tuple[Range, 
 
 
 def _colour(images: Tensor, draws: Tensor, operation: int, ranges: tuple[Range, ...]) -> Tensor:
-    """Change brightness, contrast, saturation, hue or gamma of (views, batch, channels, height, width)."""
+    """Change brightness, contrast, saturation, hue or gamma of (views, batch, channels, height, width).
+
+    The images may be changed in place.
+    """
     rgb = images.shape[2] == 3
     value = _uniform(draws[..., operation, None, None, None], ranges[operation])
     if operation == 0:
-        return (images * value).clamp_(0, 1)
+        return images.mul_(value).clamp_(0, 1)
     if operation == 1:
         mean = (_grey(images) if rgb else images).mean((2, 3, 4), keepdim=True)
         return torch.lerp(mean, images, value).clamp_(0, 1)
@@ -148,36 +198,48 @@ def _colour(images: Tensor, draws: Tensor, operation: int, ranges: tuple[Range, 
     if operation == 3 and rgb:
         return _shift_hue(images, value)
     if operation == 4:
-        return images.clamp(1e-8, 1) ** value
+        return images.clamp_(1e-8, 1).log2_().mul_(value).exp2_()  # faster than a power
     return images
 
 
 def _grey(images: Tensor) -> Tensor:
     red, green, blue = images.unbind(-3)
-    return (_GREY[0] * red + _GREY[1] * green + _GREY[2] * blue).unsqueeze(-3)
+    return (_GREY[0] * red).add_(green, alpha=_GREY[1]).add_(blue, alpha=_GREY[2]).unsqueeze(-3)
 
 
 def _shift_hue(images: Tensor, shift: Tensor) -> Tensor:
     """Turn the hue by ``shift`` of a full circle: RGB to HSV and back."""
     red, green, blue = images.unbind(-3)
-    value, lowest = images.amax(-3), images.amin(-3)
-    chroma = value - lowest
-    safe = torch.where(chroma > 0, chroma, 1)
-    sector = torch.where(
-        value == red,
-        (green - blue) / safe,
-        torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
-    )
-    sector = sector + 6 * shift.squeeze(-3)
+    value = torch.maximum(torch.maximum(red, green), blue)
+    chroma = value - torch.minimum(torch.minimum(red, green), blue)
+    safe = chroma.clamp_min(torch.finfo(chroma.dtype).tiny)  # grey has no hue: its differences are 0
+    # The sector counts from the largest channel; signs are 0 there and 1 elsewhere, and faster than comparisons.
+    beyond_green = torch.lerp(((blue - red) / safe).add_(2), ((red - green) / safe).add_(4), (value - green).sign_())
+    sector = torch.lerp((green - blue) / safe, beyond_green, (value - red).sign_()) + 6 * shift.squeeze(-3)
     # Channel n in (5, 3, 1) for R, G, B: value - chroma * max(0, min(k, 4 - k, 1)) with k = (n + sector) mod 6.
-    k = torch.stack([sector + 5, sector + 3, sector + 1], -3).remainder(6)
-    return value.unsqueeze(-3) - chroma.unsqueeze(-3) * torch.minimum(k, 4 - k).clamp(0, 1)
+    first = torch.arange(5, 0, -2, device=images.device, dtype=images.dtype).view(3, 1, 1)
+    k = sector.unsqueeze(-3) + first
+    k.sub_((k / 6).floor_(), alpha=6)
+    share = k.sub_(2).abs_().neg_().add_(2).clamp_(0, 1)
+    return torch.addcmul(value.unsqueeze(-3), chroma.unsqueeze(-3), share, value=-1)
 
 
 def _warp(images: Tensor, draws: Tensor, flip: bool, *, rim: int = 0, reflect: bool = False) -> Tensor:
     """Rotate, shift, scale and mirror about the centre; the result has a rim of pixels that the blur removes."""
+    return _resample(images, _grids(images, draws, flip, rim=rim, reflect=reflect), reflect=reflect)
+
+
+def _sizes(images: Tensor, reflect: bool) -> tuple[list[int], tuple[int, int]]:
+    """What ``grid_sample`` counts as 2, between the outer edges or for reflection the outermost pixels; the canvas."""
     height, width = images.shape[-2:]
-    padded = (width + 2 * (width // 2), height + 2 * (height // 2))
+    spans = [max(side - 1, 1) if reflect else side for side in (width, height)]
+    return spans, (width + 2 * (width // 2), height + 2 * (height // 2))
+
+
+def _grids(images: Tensor, draws: Tensor, flip: bool, *, rim: int, reflect: bool) -> Tensor:
+    """For each row of draws where the pixels of a view are read, (rows, height, width, 2)."""
+    height, width = images.shape[-2:]
+    spans, padded = _sizes(images, reflect)
     angle = torch.deg2rad(_uniform(draws[:, 0], _ANGLE))
     shift_x = ((2 * draws[:, 1] - 1) * _SHIFT * padded[0]).round()
     shift_y = ((2 * draws[:, 2] - 1) * _SHIFT * padded[1]).round()
@@ -192,15 +254,19 @@ def _warp(images: Tensor, draws: Tensor, flip: bool, *, rim: int = 0, reflect: b
         ],
         1,
     )
-    # grid_sample counts from -1 to 1: between the outer edges, or for reflection between the outermost pixels.
-    spans = [max(side - 1, 1) if reflect else side for side in (width, height)]
     maps = maps * torch.tensor([[2 / spans[0]], [2 / spans[1]]])
     maps = maps.to(images.device, images.dtype, non_blocking=True)
     rows, columns = height + 2 * rim, width + 2 * rim
     x = torch.arange(columns, device=images.device, dtype=images.dtype) - (columns - 1) / 2
     y = torch.arange(rows, device=images.device, dtype=images.dtype) - (rows - 1) / 2
     points = torch.stack([*torch.meshgrid(x, y, indexing="xy"), torch.ones_like(x).expand(rows, -1)], -1)
-    grid = torch.einsum("hwk,bjk->bhwj", points, maps)
+    return torch.einsum("hwk,bjk->bhwj", points, maps)
+
+
+def _resample(images: Tensor, grid: Tensor, *, reflect: bool) -> Tensor:
+    """Read every image by its grid, or by the one of all."""
+    height, width = images.shape[-2:]
+    spans, padded = _sizes(images, reflect)
     # Clamping at the border is edge padding; only an oblong image can turn beyond the padded canvas, where it is black.
     places = grid
     if reflect:  # beyond the canvas its last pixel fades out
@@ -222,17 +288,27 @@ def _warp(images: Tensor, draws: Tensor, flip: bool, *, rim: int = 0, reflect: b
 
 def _blur(images: Tensor, sigma: Tensor) -> Tensor:
     """Separable Gaussian with 5 taps, without padding: the images lose 2 pixels on every side."""
+    return _blur_by(images, _taps(sigma, images))
+
+
+def _taps(sigma: Tensor, images: Tensor) -> list[Tensor]:
+    """The weights of a pixel, of its neighbours and of theirs, for each standard deviation, (rows, 1, 1, 1) each."""
     near = torch.exp(-0.5 / sigma.square())
     far = torch.exp(-2.0 / sigma.square())
     total = 1 + 2 * near + 2 * far
-    centre, near, far = (
+    return [
         (tap / total).to(images.device, images.dtype, non_blocking=True).view(-1, 1, 1, 1)
         for tap in (torch.ones_like(near), near, far)
-    )
+    ]
+
+
+def _blur_by(images: Tensor, taps: list[Tensor]) -> Tensor:
+    """Blur every image by its weights, or by those of all, first along the columns."""
+    centre, near, far = taps
     for dim in (-2, -1):
         size = images.shape[dim] - 4
-        taps = [images.narrow(dim, start, size) for start in range(5)]
-        images = centre * taps[2] + near * (taps[1] + taps[3]) + far * (taps[0] + taps[4])
+        moved = [images.narrow(dim, start, size) for start in range(5)]
+        images = (centre * moved[2]).addcmul_(near, moved[1] + moved[3]).addcmul_(far, moved[0] + moved[4])
     return images
 
 

@@ -32,7 +32,7 @@ _ABSENT = -1e30  # stands for log 0, and keeps gradients finite
 
 def class_sums(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Return the sum of the features of each class, (classes, dimensions), and their number, (classes,)."""
-    members = F.one_hot(labels.long(), classes).to(features.dtype)
+    members = (labels.unsqueeze(1) == torch.arange(classes, device=labels.device)).to(features.dtype)
     return members.T @ features, members.sum(0)
 
 

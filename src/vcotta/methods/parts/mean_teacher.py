@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vcotta.bayes import inverse_softplus, variational_parameters
-from vcotta.nn.elementwise import alike, flat, fused, shaped
+from vcotta.nn.elementwise import alike, flat, for_each_layer, fused, shaped
 
 __all__ = [
     "fisher_information",
@@ -78,14 +78,13 @@ def update_teacher(
         return
     olds = [old for old, _ in pairs if id(old) not in rhos]
     averages = [*torch._foreach_lerp(olds, [new for old, new in pairs if id(old) not in rhos], 1 - beta)]
-    share = torch.full((), 1 - beta, device=olds[0].device)  # compiled code is valid for one number, but for any tensor
-    for old, new in pairs:
-        if id(old) in rhos:
-            olds.append(old)
-            if compiled and alike(old, new):
-                averages.append(shaped(fused(_average_rho)(flat(old), flat(new), share), old))
-            else:
-                averages.append(_average_rho(old, new, 1 - beta))
+    share = torch.full((), 1 - beta, device=pairs[0][0].device)  # compiled code is valid for one number or any tensor
+    deviations = [(old, new) for old, new in pairs if id(old) in rhos]
+    dense = [pair for pair in deviations if compiled and alike(*pair)]
+    rest = [pair for pair in deviations if not (compiled and alike(*pair))]
+    averages += [shaped(fused(_average_rho)(flat(old), flat(new), share), old) for old, new in dense]
+    averages += [one for (one,) in for_each_layer(lambda old, new: (_average_rho(old, new, 1 - beta),), rest)]
+    olds += [old for old, _ in (*dense, *rest)]
     if done is not None:
         averages = [torch.where(done, average, old) for average, old in zip(averages, olds, strict=True)]
     torch._foreach_copy_(olds, averages)
