@@ -58,7 +58,7 @@ def adapter(name: str, precision: str = "fp64", seed: int = 0, **options: Any) -
     if find_method(name).needs_source:
         draws = torch.Generator().manual_seed(0)
         options["source"] = [(torch.rand(24, 3, 8, 8, generator=draws), torch.arange(24) % 4) for _ in range(2)]
-    if find_method(name).card.trains not in ("nothing", "prompts"):
+    if "lr" in find_method(name).Config.__dataclass_fields__:
         options.setdefault("lr", 0.01)
     chosen = PROMISES[name].options | OPTIONS.get(name, {}) | options
     return build_adapter(name, model, runtime=Runtime(precision=precision), **chosen)

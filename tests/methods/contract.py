@@ -50,7 +50,7 @@ class Subject:
 
     @property
     def trains(self) -> bool:
-        return find_method(self.name).card.trains not in ("nothing", "prompts")
+        return "lr" in find_method(self.name).Config.__dataclass_fields__
 
     def network(self, norm: str = "batch", **arguments: int) -> nn.Module:
         make = self.promise.network or self.tiny

@@ -33,7 +33,7 @@ MORE = {
     "cmf": 1,
     "obao": 1,  # how many images the memory holds
     "rotta": 5,  # what the memory holds: the host decides which images leave it
-    "foa": 5,  # its evolution strategy reads its own numbers
+    "foa": 4,  # its evolution strategy reads its own numbers
     "surgeon": 1,  # the shares of gradients that layers keep
 }
 

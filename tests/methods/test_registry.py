@@ -120,7 +120,7 @@ def test_the_name_of_a_reconstruction_is_marked_once(label, shown) -> None:
 
 def test_the_reconstructions_are_those_without_public_code_or_equations() -> None:
     found = [name for name in vcotta.list_methods() if find_method(name).card.provenance == "reconstruction"]
-    assert found == ["becotta", "swa", "dss"]
+    assert found == ["becotta", "swa", "dss", "dvp"]
     for name in found:
         assert "**A reconstruction.**" in find_method(name).__doc__
         assert "ours" in find_method(name).__doc__.lower()

@@ -50,9 +50,10 @@ def train(
     precision: Precision = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Train a source network, or fine-tune one (--init); vision transformers have settings of their own.
+    """Train a source network, or fine-tune one (--init).
 
-    Checkpoints are written beside the file; after an interruption the same command resumes from them.
+    Vision transformers have settings of their own. Checkpoints are written beside
+    the file; after an interruption the same command resumes from them.
     """
     from dataclasses import asdict, replace
 

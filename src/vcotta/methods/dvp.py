@@ -92,7 +92,7 @@ class DVP(Adapter):
     through the domain. A new domain begins where the mean confidence of the prediction jumps from one batch to the
     next; then :math:`\theta^* = \theta`.
 
-    This is a **reconstruction**. No code is public, and neither the paper's formulas nor its values could be read.
+    **A reconstruction.** No code is public, and neither the paper's formulas nor its values could be read.
     From its abstract and from notes of readers are: a frozen network; two prompts, summed point by point and added to a
     part of the image, whose size and place are free; student and teacher prompts; images and an augmented copy of them;
     the cross-entropy for both prompts and the penalty for the agnostic one, with importances gathered over domains from

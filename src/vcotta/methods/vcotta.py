@@ -242,6 +242,11 @@ class VCoTTA(Adapter):
             return "local" if widths_vary(self.start) else None
         return None if rule == "none" else rule
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a `state_dict`, see `Adapter.load_state_dict`; its source may have learned its widths."""
+        super().load_state_dict(state)
+        self._sampling = self._choose_sampling()
+
     def frozen(self) -> list[Tensor]:
         """With ``trains="norm"`` everything but normalisation and classifier, buffers too."""
         if self.config.trains == "all":
@@ -297,7 +302,8 @@ class VCoTTA(Adapter):
         image_only = self.config.alpha == 0 or not self.config.source_views
         source = self.source_logits(images).unsqueeze(0) if image_only else None
         parts = image_and_views(images, self.config.views, flip=self.config.flip)
-        if source is None or current().is_shared:  # both networks see the views, or processes exchange statistics once
+        # Both networks see the views, processes exchange statistics once, or one pass is compiled for all views.
+        if source is None or current().is_shared or self.runtime.compile:
             views = torch.cat(list(parts))
             source, parts = self.logits_of_views(self.start, views) if source is None else source, iter([views])
         teacher = torch.cat([self.logits_of_views(self.networks["teacher"], part) for part in parts])
