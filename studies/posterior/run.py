@@ -4,8 +4,7 @@ What: three parts, on the four extra corruptions, on which settings may be chose
   warmups  one network after several warm-ups: clean error, that of eight draws of the posterior, BN on the corrupted
            images with means and draws, VCoTTA, and how much the standard deviations vary within a layer;
   cuts     the error when 30, 50 or 70 % of the weights are set to zero, chosen by |mean| / sigma and otherwise;
-  streams  VCoTTA as it is, without draws, and with one more thing changed, on ordinary and on hard streams, without a
-           guard.
+  streams  VCoTTA as it is and with one thing changed, on ordinary and on hard streams, without a guard.
 How: every warm-up starts from the same plain network, every variant from the same warmed one. The networks are those of
 the digits and a small one of three convolutions that nothing here was tuned on, trained here by the seed; another
 network and data set can be given with plain weights. A row is written as soon as it is there; rows that are in the file
@@ -70,20 +69,19 @@ WARM_UPS: dict[str, dict[str, Any] | None] = {
     "a third of the step": {"lr": 0.003},
     "twice the epochs": {"epochs": 10},
 }
-UNITS_OF_SIGMA = "no draws, steps in units of sigma"
-NO_DRAWS: dict[str, Any] = {"sampling": "none"}
+UNITS_OF_SIGMA = "steps in units of sigma"
 VARIANTS: dict[str, dict[str, Any]] = {
-    "default, which draws outputs": {},
-    "no draws": NO_DRAWS,
+    "default": {},
+    "outputs drawn": {"sampling": "local"},
     "weights drawn": {"sampling": "weight"},
-    UNITS_OF_SIGMA: NO_DRAWS,
-    "no draws, no divergence": {**NO_DRAWS, "kl_weight": 0.0},
-    "no draws, ten times the divergence": {**NO_DRAWS, "kl_weight": 0.5},
-    "no draws, the ELBO's divergence": {**NO_DRAWS, "kl_weight": None, "kl_lambda": -1.0},  # the batch size, for -1
-    "no draws, alpha in the prediction": {**NO_DRAWS, "prediction_alpha": None},
-    "no draws, prediction of the teacher alone": {**NO_DRAWS, "prediction_alpha": 0.0},
-    "no draws, a tenth of the source": {**NO_DRAWS, "prediction_alpha": 0.1},
-    "no draws, prediction of the source alone": {**NO_DRAWS, "prediction_alpha": 1.0},
+    UNITS_OF_SIGMA: {},
+    "no divergence": {"kl_weight": 0.0},
+    "ten times the divergence": {"kl_weight": 0.5},
+    "the ELBO's divergence": {"kl_weight": None, "kl_lambda": -1.0},  # the batch size stands for -1
+    "prediction: alpha, a half of the source": {"prediction_alpha": None},
+    "prediction of the teacher alone": {"prediction_alpha": 0.0},
+    "prediction: a tenth of the source": {"prediction_alpha": 0.1},
+    "prediction of the source alone": {"prediction_alpha": 1.0},
 }
 STREAMS: dict[str, dict[str, Any]] = {
     "continual": {},

@@ -65,17 +65,17 @@ def streams_text() -> str:
 def regret_text() -> str:
     """Return in words how far each rule for the prediction is from the best fixed share, over all streams."""
     fixed = {
-        "the teacher alone": "no draws, prediction of the teacher alone",
-        "a tenth": "no draws, a tenth of the source",
-        "half": "no draws, alpha in the prediction",
-        "the source alone": "no draws, prediction of the source alone",
+        "the teacher alone": "prediction of the teacher alone",
+        "a tenth": "prediction: a tenth of the source",
+        "half": "prediction: alpha, a half of the source",
+        "the source alone": "prediction of the source alone",
     }
     regrets: dict[str, list[float]] = {name: [] for name in ("by evidence", *fixed)}
     for _, found in _by_network("streams"):
         for stream in dict.fromkeys(row["stream"] for row in found):
             errors = {
                 row_name: _mean([r for r in found if (r["stream"], r["variant"]) == (stream, variant)], "error")
-                for row_name, variant in {"by evidence": "no draws", **fixed}.items()
+                for row_name, variant in {"by evidence": "default", **fixed}.items()
             }
             best = min(errors[name] for name in fixed)
             for name, error in errors.items():

@@ -16,7 +16,6 @@ from vcotta.bayes import (
     mixture_kl_bound,
     to_variational,
     variational_parameters,
-    widths_vary,
 )
 
 
@@ -138,11 +137,3 @@ def test_networks_of_another_shape_are_refused_by_name(tiny) -> None:
         kl_divergence(to_variational(tiny()), to_variational(tiny(classes=7)))
     with pytest.raises(ValueError, match="to_variational"):
         kl_divergence(tiny(), tiny())
-
-
-def test_widths_vary_where_they_were_learned_and_not_where_they_were_set(tiny) -> None:
-    net = to_variational(tiny())
-    assert not widths_vary(net)
-    for _, mean, rho in variational_parameters(net):
-        rho.data = inverse_softplus(0.01 * torch.rand(mean.shape).add(0.1))
-    assert widths_vary(net)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from vcotta import WarmUpConfig, build_adapter, configure, load, save, to_point, to_variational, warm_up
-from vcotta.bayes import inverse_softplus, kl_divergence, variational_parameters
+from vcotta import WarmUpConfig, build_adapter, configure, to_point, to_variational, warm_up
+from vcotta.bayes import kl_divergence, variational_parameters
 from vcotta.methods import BN, VCoTTA, VCoTTAConfig, warm_up_settings
 from vcotta.methods import vcotta as module
 from vcotta.methods.parts.prior_mixture import mix
@@ -211,31 +211,6 @@ def test_the_weight_by_evidence_is_about_the_same_however_images_are_batched(net
         shares.append(adapter.last["prediction_alpha"])
     assert shares[0] == pytest.approx(shares[1], abs=0.1)
     assert shares[0] > 0.3
-
-
-def test_outputs_are_drawn_in_training_where_widths_were_learned_and_nowhere_else(net, images, monkeypatch) -> None:
-    modes: list[str] = []
-    draw = module.sampling
-    monkeypatch.setattr(module, "sampling", lambda net, mode="local": modes.append(mode) or draw(net, mode))
-    VCoTTA(net, plain(views=1))(images())
-    assert modes == []
-    for _, mean, rho in variational_parameters(net):
-        rho.data = inverse_softplus(0.01 * torch.rand(mean.shape).add(0.1))
-    VCoTTA(net, plain(views=1))(images())
-    assert modes == ["local", "local"]  # the image and a view of it
-    VCoTTA(net, plain(views=1, sampling="none"))(images())
-    assert modes == ["local", "local"]
-
-
-def test_an_adapter_with_learned_widths_goes_on_exactly_after_a_break(net, tiny, images, tmp_path) -> None:
-    for _, mean, rho in variational_parameters(net):
-        rho.data = inverse_softplus(0.01 * torch.rand(mean.shape).add(0.1))
-    adapter = VCoTTA(net, VCoTTAConfig(views=1))
-    adapter(images())
-    save(adapter, tmp_path / "state")
-    resumed = load(tmp_path / "state", tiny())
-    for seed in (1, 2):
-        assert torch.equal(resumed(images(seed=seed)), adapter(images(seed=seed)))
 
 
 def test_predict_leaves_the_evidence_as_it_is(net, images) -> None:

@@ -3,7 +3,7 @@
 from vcotta.bayes.attention import VariationalMultiheadAttention
 from vcotta.bayes.convert import to_point, to_variational
 from vcotta.bayes.fusion import fuse_gaussians
-from vcotta.bayes.gaussian import gaussian_kl, inverse_softplus, kl_divergence, mixture_kl_bound, widths_vary
+from vcotta.bayes.gaussian import gaussian_kl, inverse_softplus, kl_divergence, mixture_kl_bound
 from vcotta.bayes.layers import (
     VariationalConv1d,
     VariationalConv2d,
@@ -38,5 +38,4 @@ __all__ = [
     "variational_layers",
     "variational_parameters",
     "warm_up",
-    "widths_vary",
 ]

@@ -15,33 +15,12 @@ from torch.nn import functional as F
 from vcotta.bayes.layers import variational_parameters
 from vcotta.nn.elementwise import alike, flat, for_each_layer, fused, shaped
 
-__all__ = ["gaussian_kl", "inverse_softplus", "kl_divergence", "mixture_kl_bound", "widths_vary"]
-
-
-_VARY = 0.2  # learned widths vary by 0.5 or more, and those that were only set by 0.06 or less after a warm-up
+__all__ = ["gaussian_kl", "inverse_softplus", "kl_divergence", "mixture_kl_bound"]
 
 
 def inverse_softplus(sigma: Tensor) -> Tensor:
     r"""Return rho with softplus(rho) = sigma, that is :math:`\rho = \sigma + \log(1 - e^{-\sigma})`."""
     return sigma + torch.log(-torch.expm1(-sigma))
-
-
-@torch.no_grad()
-def widths_vary(net: nn.Module) -> bool:
-    """Whether the standard deviations of a variational network vary within layers, as if they had been learned.
-
-    They do if in half of the weight tensors their standard deviation is more than a fifth of their mean.
-
-    Example:
-        >>> from vcotta import to_variational
-        >>> widths_vary(to_variational(nn.Linear(4, 2)))
-        False
-    """
-    sigmas = [F.softplus(rho.float()) for _, mean, rho in variational_parameters(net) if mean.dim() > 1]
-    if not sigmas:
-        return False
-    spread = torch.stack([sigma.std(correction=0) / sigma.mean() for sigma in sigmas])
-    return spread.median().item() > _VARY
 
 
 def gaussian_kl(mean_q: Tensor, sigma_q: Tensor, mean_p: Tensor, sigma_p: Tensor) -> Tensor:

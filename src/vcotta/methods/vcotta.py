@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Positive, UnitInterval
-from vcotta.bayes import kl_divergence, mixture_kl_bound, sampling, variational_parameters, widths_vary
-from vcotta.bayes.layers import Sampling
+from vcotta.bayes import kl_divergence, mixture_kl_bound, sampling, variational_parameters
 from vcotta.methods.base import Adapter, OptimizerName
 from vcotta.methods.card import Card, Preset
 from vcotta.methods.class_mix import LATER, StreamSettings
@@ -111,8 +110,7 @@ class VCoTTAConfig(StreamSettings):
         student: What the student is trained on: the ``"image"`` (paper), a random ``"view"``, drawn anew for each
             image, or ``"both"`` (ours).
         sampling: The student's training pass draws outputs (``"local"``, paper), weights (``"weight"``, authors'
-            code) or nothing (``"none"``). ``"learned"`` (ours) draws outputs if the warm-up has learned standard
-            deviations, so that they vary within layers, see `widths_vary`: draws of others are too wide to learn from.
+            code) or nothing (``"none"``, ours).
         mixup: Mix each image and target with a random partner's (authors' code).
         inference: The mixture predicts from the image alone (``"x0"``, paper), from the filtered views
             (``"filtered"``, authors' code), half from the image and half from the mean over all views
@@ -147,7 +145,7 @@ class VCoTTAConfig(StreamSettings):
     temperature: Positive = 0.5
     loss: Literal["ce", "sce"] = "ce"
     student: Literal["image", "view", "both"] = "both"
-    sampling: Literal["learned", "local", "weight", "none"] = "learned"
+    sampling: Literal["local", "weight", "none"] = "none"
     mixup: bool = False
     inference: Literal["x0", "filtered", "anchored", "pooled"] = "pooled"
     lr: NonNegative = 3e-2
@@ -234,18 +232,6 @@ class VCoTTA(Adapter):
             group["initial_lr"] = group["lr"]
         learned = (mean.numel() for _, mean, _ in variational_parameters(model) if mean.requires_grad)
         self._dimensions = max(1, sum(learned))
-        self._sampling = self._choose_sampling()
-
-    def _choose_sampling(self) -> Sampling | None:
-        rule = self.config.sampling
-        if rule == "learned":
-            return "local" if widths_vary(self.start) else None
-        return None if rule == "none" else rule
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`, see `Adapter.load_state_dict`; its source may have learned its widths."""
-        super().load_state_dict(state)
-        self._sampling = self._choose_sampling()
 
     def frozen(self) -> list[Tensor]:
         """With ``trains="norm"`` everything but normalisation and classifier, buffers too."""
@@ -352,7 +338,7 @@ class VCoTTA(Adapter):
 
     def _student_log_probs(self, images: Tensor) -> Tensor:
         student = self.networks["student"]
-        with nullcontext() if self._sampling is None else sampling(student, self._sampling):
+        with nullcontext() if self.config.sampling == "none" else sampling(student, self.config.sampling):
             logits = self.logits(student, images)
         return logits.log_softmax(-1)
 
