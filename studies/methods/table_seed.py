@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from studies.files import read_result
 from studies.markdown import table
-from studies.methods.table import PUBLISHED, RECIPE, RESULTS, errors_of
+from studies.methods.table import PUBLISHED, RECIPE, RESULTS, TRANSFORMER, errors_of
 from vcotta.methods import find_method
 
 SEED = {
@@ -36,7 +36,10 @@ SEED = {
     "ecotta": "ECoTTA (named)",
     "vcl": "VCL (named)",
 }
-OTHERWISE = {"vcl": "16.3 with the teacher as the only prior, a neighbour of this method"}
+OTHERWISE = {
+    "vcl": "16.3 with the teacher as the only prior, a neighbour of this method",
+    **{name: f"{TRANSFORMER[name][0]} on a ViT-B/16" for name in ("vida", "continual-mae", "dvp")},
+}
 """Published errors that need a word."""
 
 
