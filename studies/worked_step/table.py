@@ -24,7 +24,7 @@ def images_text() -> str:
         row("entropy of the source, nats", lambda image: f"{image['source']['entropy']:.3f}"),
         row("entropy of the teacher, nats", lambda image: f"{image['teacher']['entropy']:.3f}"),
         row("alpha by the paper's rule", lambda image: f"{image['alpha_by_entropy']:.3f}"),
-        row("alpha used (`best`)", lambda image: f"{image['alpha']:.3f}"),
+        row("alpha in the target (`best`)", lambda image: f"{image['alpha']:.3f}"),
         row("**prediction returned**", lambda image: f"**{_said(image['before'])}**"),
         row("target of the student", lambda image: _said(image["target"])),
         row("prediction after the step", lambda image: _said(image["after"])),
