@@ -154,6 +154,18 @@ def long_text(folder: Path = RESULTS) -> str:
     )
 
 
+def cifar100_text(folder: Path = RESULTS) -> str:
+    """Return in words how the methods fare on RoTTA's protocol with a hundred classes."""
+    rows = json.loads((folder / "cifar100.json").read_text(encoding="utf-8"))
+    errors = ", ".join(f"{row['method']} {row['error']:.1f}" for row in sorted(rows, key=lambda row: row["error"]))
+    first = rows[0]
+    return (
+        f"CIFAR100-C, `{first['stream']}`, batches of {first['batch_size']}, {first['images']} images of each "
+        f"corruption, {first['network']}, {first['views']} views, seed {first['seed']}, torch {first['torch']}, "
+        f"error in per cent: {errors}."
+    )
+
+
 def _table(streams: Sequence[Stream], methods: Sequence[str], cells: Cells) -> str:
     shown = []
     for stream in streams:
@@ -185,6 +197,7 @@ def _note(rows: Sequence[dict[str, Any]]) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "streams-cifar100": cifar100_text,
     "streams-summary": summary_text,
     "streams": streams_text,
     "streams-networks": other_networks_text,
