@@ -29,14 +29,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.steps import ROTATED, add_common, describe, fill_common, free, step_times, ways_to_compute
-from vcotta import Adapter, Runtime, build_adapter, list_methods, to_variational
+from vcotta import Adapter, Runtime, build_adapter, to_variational
 from vcotta._util.files import write_json
-from vcotta.methods import find_method
+from vcotta.methods import find_method, list_general_methods
 from vcotta.models import build_network
 from vcotta.nn.batch_norm import Correction, batch_norms, use_batch_statistics
-
-ANY_NETWORK = [name for name in list_methods() if not find_method(name).needs_tokens]
-"""The methods that do not need a vision transformer."""
 
 
 @dataclass
@@ -152,7 +149,9 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     add_common(parser)
     parser.add_argument("--steps", type=int, default=10, help="timed steps (default 10)")
     parser.add_argument("--warm", type=int, default=20, help="untimed steps (default 20)")
-    parser.add_argument("--methods", default=",".join(ANY_NETWORK), help="by default all that take any network")
+    parser.add_argument(
+        "--methods", default=",".join(list_general_methods()), help="by default all that take any network"
+    )
     return fill_common(parser.parse_args(given))
 
 

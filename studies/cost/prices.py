@@ -41,7 +41,7 @@ from vcotta import __version__, list_methods
 from vcotta._util.files import write_json
 from vcotta.experiments.benchmarks import find_benchmark
 from vcotta.experiments.build import adapter_for_spec, start_network, stream_for
-from vcotta.methods import find_method
+from vcotta.methods import find_method, list_general_methods
 from vcotta.runs.spec import RunSpec
 
 UNTIMED = 3  # steps
@@ -150,7 +150,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, help="images of each corruption (default all)")
     parser.add_argument("--batch-size", type=int, help="images in a batch (default the data set's own)")
     parser.add_argument("--seed", type=int, default=0, help="seed of network and adapter")
-    parser.add_argument("--methods", nargs="+", default=list_methods(), choices=list_methods(), help="default all")
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        default=list_general_methods(),
+        choices=list_methods(),
+        help="by default all that take any network",
+    )
     parser.add_argument("--reference", type=Path, help=f"a checkout of {REPOSITORY}")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--threads", type=int, default=1, help="torch's threads (default 1)")

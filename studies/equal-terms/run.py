@@ -42,7 +42,7 @@ from studies.files import results_of
 from vcotta._util.files import read_json
 from vcotta.corruptions import STANDARD
 from vcotta.experiments.benchmarks import find_benchmark
-from vcotta.methods import find_method, list_methods
+from vcotta.methods import find_method, list_general_methods
 from vcotta.runs.run import Run
 from vcotta.runs.spec import RunSpec
 
@@ -124,7 +124,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--corrupted", type=Path, help="folder from `vcotta corrupt`; by default made on the fly")
     found.add_argument("--images", type=int, default=IMAGES, help="images of each corruption in the first part")
     found.add_argument("--full", action="store_true", help="afterwards the best on all images")
-    found.add_argument("--methods", nargs="+", default=list_methods(), help="only these methods; by default all")
+    found.add_argument(
+        "--methods", nargs="+", default=list_general_methods(), help="by default all that take any network"
+    )
     found.add_argument("--presets", nargs="+", default=["best"], help="presets of VCoTTA")
     found.add_argument("--corruptions", nargs="+", default=list(STANDARD), help="to try the command: only these")
     found.add_argument("--seeds", nargs="+", type=int, default=[0], help="seeds of the first part")

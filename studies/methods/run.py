@@ -28,12 +28,9 @@ import torch
 
 from vcotta.corruptions import STANDARD
 from vcotta.experiments.grid import run_spec
-from vcotta.methods import find_method, list_methods
+from vcotta.methods import list_general_methods
 from vcotta.runs.run import SUMMARY, Run
 from vcotta.runs.spec import RunSpec
-
-ANY_NETWORK = [name for name in list_methods() if not find_method(name).needs_tokens]
-"""The methods that do not need a vision transformer."""
 
 
 def described(run: Run, seconds: float) -> str:
@@ -53,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--weights", type=Path, required=True, help="source network, from `vcotta train`")
     parser.add_argument("--corrupted", type=Path, help="folder from `vcotta corrupt`; by default made on the fly")
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--methods", default=",".join(ANY_NETWORK), help="names in order, separated by commas")
+    parser.add_argument(
+        "--methods", default=",".join(list_general_methods()), help="names in order, separated by commas"
+    )
     parser.add_argument("--corruptions", default=",".join(STANDARD), help="names in order, separated by commas")
     parser.add_argument("--limit", type=int, help="images of each corruption; by default all")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no further run after so many minutes")

@@ -33,6 +33,7 @@ __all__ = [
     "distribute",
     "find_method",
     "import_method",
+    "list_general_methods",
     "list_methods",
     "marked",
     "register_method",
@@ -129,6 +130,16 @@ def marked(label: str) -> str:
     if method is None or method.card.provenance != "reconstruction" or more.startswith(f" {MARK}"):
         return label
     return f"{name} {MARK}{more}"
+
+
+def list_general_methods() -> list[str]:
+    """Return the methods of `list_methods` that do not ask for a vision transformer.
+
+    Example:
+        >>> "tent" in list_general_methods(), "foa" in list_general_methods()
+        (True, False)
+    """
+    return [name for name in list_methods() if not REGISTERED[name].needs_tokens]
 
 
 def import_method(name: str) -> str:

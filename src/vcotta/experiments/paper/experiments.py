@@ -9,7 +9,7 @@ from vcotta.corruptions import GROUPS
 from vcotta.experiments.paper.experiment import Experiment, ExperimentOptions, Specs, Varied
 from vcotta.experiments.paper.values import BRIER, BY_CORRUPTION, COST, NLL, ORDERS_SPREAD, PAPER
 from vcotta.experiments.streams import METHODS, stream_settings
-from vcotta.methods import find_method, list_methods
+from vcotta.methods import list_general_methods
 from vcotta.runs.spec import RunSpec
 from vcotta.streams.protocols import ORDERS
 
@@ -18,10 +18,7 @@ __all__ = ["EXPERIMENTS", "Experiment", "ExperimentOptions"]
 
 def _methods(*names: str, **more: Any) -> Specs:
     """One run of each method that takes any network."""
-    return lambda chosen: [
-        chosen.spec(name, name, **more)
-        for name in names or [name for name in list_methods() if not find_method(name).needs_tokens]
-    ]
+    return lambda chosen: [chosen.spec(name, name, **more) for name in names or list_general_methods()]
 
 
 def _ablation(chosen: ExperimentOptions) -> list[RunSpec]:
