@@ -11,7 +11,6 @@ from vcotta.methods import VCoTTAConfig, configure, find_method, list_methods
 PRESETS = ("paper", "authors", "best")
 MEANINGS = {
     "alpha": "weight of the source, by rule or fixed",
-    "prediction_alpha": "its weight in the prediction, if another: by how certain both are over many images",
     "source_views": "the source predicts the views, too",
     "scope": "one alpha for the batch, or for each image",
     "margin": "how much more confident than on the image the network must be on a view to keep it; -1 keeps all",

@@ -69,16 +69,18 @@ WARM_UPS: dict[str, dict[str, Any] | None] = {
     "a third of the step": {"lr": 0.003},
     "twice the epochs": {"epochs": 10},
 }
-UNITS_OF_SIGMA = "steps in units of sigma"
+UNITS_OF_SIGMA = "by evidence, steps in units of sigma"
+EVIDENCE: dict[str, Any] = {"prediction_alpha": "evidence"}
+"""The source's weight in the prediction while the other parts were compared."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
-    "outputs drawn": {"sampling": "local"},
-    "weights drawn": {"sampling": "weight"},
-    UNITS_OF_SIGMA: {},
-    "no divergence": {"kl_weight": 0.0},
-    "ten times the divergence": {"kl_weight": 0.5},
-    "the ELBO's divergence": {"kl_weight": None, "kl_lambda": -1.0},  # the batch size stands for -1
-    "prediction: alpha, a half of the source": {"prediction_alpha": None},
+    "by evidence": EVIDENCE,
+    "by evidence, outputs drawn": {**EVIDENCE, "sampling": "local"},
+    "by evidence, weights drawn": {**EVIDENCE, "sampling": "weight"},
+    UNITS_OF_SIGMA: EVIDENCE,
+    "by evidence, no divergence": {**EVIDENCE, "kl_weight": 0.0},
+    "by evidence, ten times the divergence": {**EVIDENCE, "kl_weight": 0.5},
+    "by evidence, the ELBO's divergence": {**EVIDENCE, "kl_weight": None, "kl_lambda": -1.0},  # batch size, for -1
     "prediction of the teacher alone": {"prediction_alpha": 0.0},
     "prediction: a tenth of the source": {"prediction_alpha": 0.1},
     "prediction of the source alone": {"prediction_alpha": 1.0},
@@ -227,7 +229,7 @@ class Study:
         }
 
     def _adapted(self, net: nn.Module, seed: int) -> dict[str, Any]:
-        mean = run_spec(self._spec(seed, "continual", {}, {}), model=net).summary()["mean"]
+        mean = run_spec(self._spec(seed, "continual", EVIDENCE, {}), model=net).summary()["mean"]
         return {"adapted": {"error": round(100 * mean["error"], 3), "nll": round(mean["nll"], 4)}}
 
     def _test(self) -> tuple[Any, Any]:

@@ -67,7 +67,7 @@ def regret_text() -> str:
     fixed = {
         "the teacher alone": "prediction of the teacher alone",
         "a tenth": "prediction: a tenth of the source",
-        "half": "prediction: alpha, a half of the source",
+        "half, the default": "default",
         "the source alone": "prediction of the source alone",
     }
     regrets: dict[str, list[float]] = {name: [] for name in ("by evidence", *fixed)}
@@ -75,7 +75,7 @@ def regret_text() -> str:
         for stream in dict.fromkeys(row["stream"] for row in found):
             errors = {
                 row_name: _mean([r for r in found if (r["stream"], r["variant"]) == (stream, variant)], "error")
-                for row_name, variant in {"by evidence": "default", **fixed}.items()
+                for row_name, variant in {"by evidence": "by evidence", **fixed}.items()
             }
             best = min(errors[name] for name in fixed)
             for name, error in errors.items():

@@ -233,7 +233,7 @@ def test_source_limit_and_unsupported_reach_the_warm_up_of_both_commands(command
     run = ("run", "--method", "vcotta", "--limit", "4", "--corruptions", "fog", "--set", "views=2")
     code, _, err = command(*run, *own, "--unsupported", "keep", "--out", "x")
     assert code == 0
-    assert "The network is a plain one, so it is warmed up first: 5 epochs over 100 images." in err
+    assert "The network is a plain one, so it is warmed up first: 10 epochs over 100 images." in err
     manifest = json.loads((tmp_path / "x" / "manifest.json").read_text())
     assert manifest["spec"]["source_limit"] == 100
     assert manifest["warm_up"]["unsupported"] == "keep"

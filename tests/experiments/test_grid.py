@@ -69,7 +69,7 @@ def test_finished_runs_are_not_repeated_and_stopped_ones_resume(quick) -> None:
     ("change", "text"),
     [
         ({"batch_size": 7}, "stream.batch_size is 50 there and 7 here"),
-        ({"warm_up": replace(DIGITS.warm_up, epochs=3)}, "warm_up.epochs is 5 there and 3 here"),
+        ({"warm_up": replace(DIGITS.warm_up, epochs=3)}, "warm_up.epochs is 10 there and 3 here"),
         ({"training": replace(DIGITS.training, epochs=3)}, "training.epochs is 20 there and 3 here"),
     ],
 )

@@ -15,7 +15,7 @@ from vcotta.methods import BN, VCoTTA, VCoTTAConfig, warm_up_settings
 from vcotta.methods import vcotta as module
 from vcotta.methods.parts.prior_mixture import mix
 
-plain = functools.partial(VCoTTAConfig, statistics="batch", label_prior=False, prediction_alpha=None)
+plain = functools.partial(VCoTTAConfig, statistics="batch", label_prior=False)
 """The settings without what is inferred of a stream, for which there are tests of their own."""
 
 
@@ -214,17 +214,11 @@ def test_the_weight_by_evidence_is_about_the_same_however_images_are_batched(net
 
 
 def test_predict_leaves_the_evidence_as_it_is(net, images) -> None:
-    adapter = VCoTTA(net, VCoTTAConfig(views=1))
+    adapter = VCoTTA(net, VCoTTAConfig(views=1, prediction_alpha="evidence"))
     adapter(images())
     before = adapter.memory["evidence"].clone()
     adapter.predict(images(seed=1))
     assert torch.equal(adapter.memory["evidence"], before)
-
-
-def test_an_alpha_of_the_callers_holds_for_the_prediction_too_unless_that_is_given() -> None:
-    assert configure("vcotta").prediction_alpha == "evidence"
-    assert configure("vcotta", alpha=0.3).prediction_alpha is None
-    assert configure("vcotta", alpha=0.3, prediction_alpha=0.1).prediction_alpha == 0.1
 
 
 def test_the_target_is_the_teacher_or_the_mixture(net) -> None:

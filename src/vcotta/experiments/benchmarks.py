@@ -208,7 +208,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             training=DIGITS_TRAINING,
             long_epochs=40,
             training_batch=50,
-            warm_up=WarmUpConfig(flip=False),
+            warm_up=WarmUpConfig(epochs=10, flip=False),
         ),
         Benchmark(
             "cifar10",

@@ -47,8 +47,8 @@ Task = Callable[[str, str], Progress]
 
 SCRATCH_KL = 0.01
 """Weight of the divergence for a network from scratch; small, as its prior is a random initialisation."""
-SCRATCH_LR = 1e-3
-"""Smallest step size for a network from scratch; that of a warm-up is too small."""
+SCRATCH_LR = 4e-3
+"""Step size for a network from scratch; those of a warm-up, in units of weights that have learned, do not suit it."""
 _PREPARED = "vcotta-prepared-1"
 
 
@@ -289,7 +289,8 @@ def _warm_up_config(spec: RunSpec, benchmark: Benchmark) -> WarmUpConfig:
     if spec.resolved_start == "scratch":
         training = benchmark.training_of(spec.network)
         epochs = training.epochs if training else config.epochs
-        changes = {"epochs": epochs, "lr": max(config.lr, SCRATCH_LR), "kl_weight": SCRATCH_KL}
+        changes = {"epochs": epochs, "lr": SCRATCH_LR, "relative": False, "sigma_travel": None}
+        changes |= {"held_back": 0.0, "kl_weight": SCRATCH_KL}
     elif spec.resolved_start == "warmed":
         changes = warm_up_settings(spec.method, spec.settings["dataset"], spec.options.get("preset"))
     flip = config.flip and getattr(spec.config, "flip", True)

@@ -32,12 +32,10 @@ class VCLConfig(VCoTTAConfig):
 
     Attributes:
         alpha: 0: the source is no prior.
-        prediction_alpha: None: nor does it predict.
         beta: 0: the teacher is the student of the batch before.
     """
 
     alpha: Nought = 0.0
-    prediction_alpha: None = None
     beta: Nought = 0.0
 
 

@@ -34,7 +34,6 @@ _PUBLISHED = {
     "loss": "sce",
     "student": "image",
     "beta": 0.999,
-    "prediction_alpha": None,
     "relative": False,
     "full_batch": None,
     "statistics": "batch",
@@ -95,8 +94,8 @@ class VCoTTAConfig(StreamSettings):
         alpha: Weight of the source prior: ``"entropy"``, ``"printed"``, ``"confidence"`` (see `mixing_weight`) or a
             fixed number in [0, 1].
         prediction_alpha: Weight of the source in the prediction, where ``alpha`` is that in target and divergence:
-            ``"evidence"`` (ours), about 0.1 and more while the teacher is less certain than the source, see
-            `insurance`; a fixed number in [0, 1]; or None for ``alpha`` (paper).
+            None for ``alpha`` (paper); ``"evidence"`` (ours), about 0.1 and more while the teacher is less certain than
+            the source, see `insurance`; or a fixed number in [0, 1].
         source_views: Whether the source predicts the views too (paper), or the image only (ours; half the passes, and
             better on a WRN-28-10). With ``alpha=0`` it predicts the image only.
         scope: One alpha for the ``"batch"``, or one for each ``"sample"`` in prediction and target (the divergences
@@ -136,7 +135,7 @@ class VCoTTAConfig(StreamSettings):
 
     views: NonNegativeInt = 32
     alpha: AlphaRule | UnitInterval = 0.5
-    prediction_alpha: Literal["evidence"] | UnitInterval | None = "evidence"
+    prediction_alpha: Literal["evidence"] | UnitInterval | None = None
     source_views: bool = False
     scope: Literal["batch", "sample"] = "sample"
     tau: Positive = 0.1
@@ -180,7 +179,7 @@ class VCoTTA(Adapter):
     where :math:`q_0` is the warmed source (the start network), :math:`\bar q` the teacher, a moving average of q, and
     :math:`\bar p'` its prediction on the views it is most certain of. The prediction returned is the mixture
     :math:`\alpha p_0 + (1-\alpha)\bar p` of probabilities at the means, from before the update (Eq. inference).
-    Here the weight in the prediction is one of its own, ``prediction_alpha``.
+    With ``prediction_alpha`` the weight in the prediction is another.
 
     That is the preset ``paper``. The presets ``authors`` (their code) and ``best`` (the default) differ where
     `VCoTTAConfig` says so. Source, teacher and every prediction use the means; at most the student's training samples.
@@ -209,14 +208,8 @@ class VCoTTA(Adapter):
 
     @classmethod
     def settings_for(cls, dataset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of a preset, as far as the caller's leave room for them.
-
-        Of ``kl_weight`` and ``kl_lambda`` the one that is given replaces the other. An ``alpha`` that is given holds
-        for the prediction, too.
-        """
+        """The settings of a preset; of `kl_weight` and `kl_lambda` the one the caller gives replaces the other."""
         settings = super().settings_for(dataset, options)
-        if "alpha" in options:
-            settings |= {"prediction_alpha": None}
         given = [name for name in ("kl_weight", "kl_lambda") if name in options]
         return settings | {"kl_weight": None, "kl_lambda": None} if len(given) == 1 else settings
 
