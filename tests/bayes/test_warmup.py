@@ -176,6 +176,27 @@ def dropping() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)).train()
 
 
+def test_an_interrupted_warm_up_is_judged_by_the_images_that_were_held_back_before(tiny, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(epoch_state, "_PAUSE", 0.0)
+    monkeypatch.setattr(epoch_state, "_SHARE", 0)
+    drawn = torch.Generator().manual_seed(0)
+    x, y, path = torch.rand(160, 3, 8, 8, generator=drawn), torch.arange(160) % 4, tmp_path / "warming"
+
+    def warm(**more) -> nn.Module:
+        data = LOADERS["a loader of its own order"](x, y)
+        return warm_up(tiny(), data, WarmUpConfig(epochs=3, held_back=0.5), **more)
+
+    def stop(step: int, steps: int, loss: float) -> None:
+        if step > 0.7 * steps:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        warm(progress=stop, checkpoint=path)
+    resumed, whole = warm(progress=False, checkpoint=path), warm(progress=False)
+    pairs = zip(resumed.state_dict().values(), whole.state_dict().values(), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+
+
 def test_a_warm_up_is_not_resumed_with_other_data(tiny, source, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(epoch_state, "_PAUSE", 0.0)
     config, path = WarmUpConfig(epochs=2), tmp_path / "warming"

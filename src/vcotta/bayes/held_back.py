@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -98,6 +98,15 @@ class HeldBack:
     def __len__(self) -> int:
         return sum(map(len, self._images))
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """The images and labels kept so far: another epoch would show them in another order."""
+        return {"images": torch.cat(self._images), "labels": torch.cat(self._labels)} if self._images else {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore a `state_dict`."""
+        self._images = [state["images"]] if state else []
+        self._labels = [state["labels"]] if state else []
+
     @torch.no_grad()
     def go_back(self, net: nn.Module, plain: nn.Module, kept: Sequence[Tensor], runtime: Runtime) -> Verdict | None:
         """Move a warmed network back towards the plain one, as far as the held-back images ask for.
@@ -154,7 +163,7 @@ class HeldBack:
         """Negative log-likelihood of the mean prediction of eight draws."""
         total = 0.0
         with OwnRng(self.seed, runtime.device).scope(), sampling(net):
-            for images, labels in self._batches():
+            for images, labels in self._batches(runtime):
                 drawn = torch.stack([runtime.forward(net, images).log_softmax(-1) for _ in range(_DRAWS)])
                 mean = drawn.logsumexp(0) - math.log(_DRAWS)
                 total += F.nll_loss(mean, labels, reduction="sum").item()
@@ -165,7 +174,7 @@ class HeldBack:
         batchwise = use_own_statistics(net)
         found = []
         with OwnRng(self.seed, runtime.device).scope():
-            for images, labels in self._batches():
+            for images, labels in self._batches(runtime):
                 logits = runtime.forward(net, images)
                 seen = [
                     F.cross_entropy(
@@ -180,9 +189,9 @@ class HeldBack:
                 found.append(torch.stack([wrong, clean, torch.stack(seen).mean(0)], 1))
         return torch.cat(found).double().cpu()
 
-    def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self, runtime: Runtime) -> Iterator[tuple[Tensor, Tensor]]:
         """All images in batches of about a hundred, none of a single one."""
-        images, labels = torch.cat(self._images)[:_MOST], torch.cat(self._labels)[:_MOST]
+        images, labels = runtime.place_images(torch.cat(self._images)[:_MOST]), torch.cat(self._labels)[:_MOST]
         parts = max(1, round(len(images) / _BATCH))
         yield from zip(images.chunk(parts), labels.to(images.device).chunk(parts), strict=True)
 

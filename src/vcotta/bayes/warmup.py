@@ -162,7 +162,7 @@ def warm_up(
     least = [inverse_softplus(_LEAST_SIGMA * F.softplus(rho.detach().flatten()[:1])).item() for rho in rhos]
     held = HeldBack(config.held_back, _size(loader), flip=config.flip, seed=config.seed)
     rng = OwnRng(config.seed, runtime.device)
-    parts: dict[str, Stateful] = {"model": net, "optimizer": optimizer, "rng": rng}
+    parts: dict[str, Stateful] = {"model": net, "optimizer": optimizer, "rng": rng, "held_back": held}
     facts = {}
     if checkpoint is not None:
         parts |= {"loader": loader} if isinstance(loader, Stateful) else {}
@@ -192,7 +192,7 @@ def warm_up(
                     for group in optimizer.param_groups:
                         group["lr"] = group["initial_lr"] * (1 + math.cos(math.pi * share)) / 2
                     learned = held.learned(images) if config.held_back else None
-                    if learned is not None and epoch == done:
+                    if learned is not None and epoch == 0:
                         held.collect(images, labels, learned)
                     seen = random_view(images, flip=config.flip, per_image=True) if config.views else images
                     seen = augmix(seen) if config.augmix else seen
