@@ -109,8 +109,8 @@ def warm_up(
     with local reparameterisation; the paper has KL / N_source, which is ``kl_weight=None``. Point parameters
     (normalisation layers) are trained along, without a KL term. At the end the running statistics of BatchNorm are
     estimated again in mean mode, as those gathered under noise are wrong. Source images that were held back then judge
-    the result: where it got worse at them, a part of its way or all of it is taken back, with a warning, and where draws
-    predict worse than the means, all widths shrink by one factor. The authors published no warm-up code;
+    the result: where it got worse at them, a part of its way or all of it is taken back, with a warning; and where
+    draws predict worse than the means, all widths shrink by one factor. The authors published no warm-up code;
     `WarmUpConfig` says how we settle what the paper leaves open.
 
     Args:
