@@ -26,7 +26,7 @@ VARIANTS = [
     ("rmt", {"replay": 1.0, "replay_images": 8, "warm_up_images": 24}),
     ("surgeon", {"layers": "all"}),
     ("ecotta", {"regularisation": 0.0, "parts": 1}),
-    ("tca", {"centre_share": 0.5}),
+    ("tca", {"intra": "spread"}),
     ("tca", {"unit": False}),
     ("vida", {"optimizer": "sgd", "loss": "sce", "adapter_beta": 0.8, "restore": 0.0}),
     ("vcotta", {"preset": "paper"}),
