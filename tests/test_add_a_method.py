@@ -15,7 +15,7 @@ import vcotta
 from vcotta.methods import registry
 from vcotta.report.groups import find_runs
 
-from .methods import contract, promises
+from .methods import contract, promises, subject
 
 PAGE = (Path(__file__).parents[1] / "docs" / "how-to" / "add-a-method.md").read_text()
 BLOCKS = re.findall(r"```(?:python|text)\n(.*?)```", PAGE, re.S)
@@ -61,18 +61,18 @@ def test_registered_it_is_listed_and_configured_by_name() -> None:
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
 @pytest.mark.filterwarnings("ignore:TinyNet has no normalisation layer")
 def test_its_outputs_are_log_probabilities(norm, added, tiny, images) -> None:
-    contract.check_outputs(contract.Subject(NAME, added["promise"], tiny, images), norm, (8, 14))
+    contract.check_outputs(subject.Subject(NAME, added["promise"], tiny, images), norm, (8, 14))
 
 
-@pytest.mark.parametrize("claimed", contract.claims_of("tent", promises.PROMISES["tent"]))
+@pytest.mark.parametrize("claimed", subject.claims_of("tent", promises.PROMISES["tent"]))
 def test_it_keeps_the_contract(claimed, added, tiny, images) -> None:
-    check, _ = contract.CLAIMS[claimed]
-    check(contract.Subject(NAME, added["promise"], tiny, images))
+    check, _ = subject.CLAIMS[claimed]
+    check(subject.Subject(NAME, added["promise"], tiny, images))
 
 
 @pytest.mark.parametrize("case", contract.BAD_INPUT)
 def test_it_refuses_bad_input(case, added, tiny, images) -> None:
-    contract.check_bad_input(contract.Subject(NAME, added["promise"], tiny, images), case)
+    contract.check_bad_input(subject.Subject(NAME, added["promise"], tiny, images), case)
 
 
 def test_nothing_sure_means_no_step(tiny, images) -> None:

@@ -35,7 +35,6 @@ NAMES = (
     "compare",
     "calibration",
     "serve",
-    "add_method",
     "when_it_gets_worse",
 )
 """The tutorials, in the order of the index."""

@@ -113,8 +113,7 @@ assert min(answered, key=answered.get) == "fog"
 assert wrong[~withheld].mean() < wrong.mean() / 1.5
 
 # %% [markdown]
-# Fog, the hardest of the three, is answered least. That is the point of a bound taken from the past: one taken from
-# each batch would withhold a fifth of an easy batch and answer most of a hopeless one.
+# Fog, the hardest of the three, is answered least, because the bound comes from the past of the stream.
 #
 # ## Two kinds of doubt
 #
@@ -138,5 +137,5 @@ for name, images in {
     )
 
 # %% [markdown]
-# `predict` changes nothing, so you can ask as often as you like. A server does the same: `POST
-# /v1/predict?adapt=false&coverage=0.8`, see [serve your own network](serve.md).
+# `predict` changes nothing. On a server it is `POST /v1/predict?adapt=false&coverage=0.8`, see [serve your own
+# network](serve.md).

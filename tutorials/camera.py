@@ -91,9 +91,9 @@ print(
 # %% [markdown]
 # ## The loop
 #
-# Pictures come in bursts: sometimes one, sometimes twenty. The statistics of a batch are only as good as the batch is
-# large, so the loop waits until it has `at_least` pictures. A program that runs for ever would sleep and look again
-# where this one returns.
+# Pictures come in bursts: sometimes one, sometimes twenty. The loop waits until it has `at_least` pictures, as
+# larger batches have better statistics. A program that runs for ever would sleep and look again where this one
+# returns.
 
 
 # %%
@@ -187,9 +187,8 @@ for name, error in errors.items():
 assert errors["vcotta, 16 or more at once"] < 0.7 * errors["source"]
 
 # %% [markdown]
-# As a rule, collecting helps where the view has changed: a single picture in fog says little about the fog. If your
-# camera sees one kind of thing for minutes, collect longer, so that several kinds meet in a batch; [the page on what
-# to do when it gets worse](when_it_gets_worse.md#the-labels-are-correlated) measures that case.
+# If your camera sees one kind of thing for minutes, see [what to do when it gets worse](when_it_gets_worse.md#the-
+# labels-are-correlated).
 #
 # ## Stopped and continued
 #

@@ -6,8 +6,8 @@ Three methods on the same stream, a report on them with tables and pictures, and
 # %% [markdown]
 # ## One stream, three methods
 #
-# A fair comparison gives every method the same network and the same images in the same order. A *stream* fixes the
-# images; its seed makes the pixels repeatable. Here each of four corruptions brings 500 digits, in batches of 50.
+# A *stream* gives every method the same images in the same order; its seed makes the pixels repeatable. Here each of
+# four corruptions brings 500 digits, in batches of 50.
 
 # %%
 import subprocess
@@ -37,8 +37,7 @@ stream = vcotta.make_stream(
 print(stream)
 
 # %% [markdown]
-# `dataset="digits"` chooses the settings that each method has for these images. For your own data leave it out and
-# set what you know, as in `build_adapter("tent", net, lr=1e-3)`; `vcotta methods tent` lists the options.
+# `dataset="digits"` chooses the settings that each method has for these images. For your own data leave it out.
 #
 # `run_stream` records every batch in a folder. VCoTTA draws random views, so it runs with three seeds; `bn` and
 # `tent` draw nothing, and a second run would repeat the first.
@@ -68,23 +67,20 @@ subprocess.run(
 )
 
 # %% [markdown]
-# `report/report.html` is one file that needs no network: send it to a colleague. The folder also has the tables as
-# Markdown and CSV, and each figure as PNG and PDF. This is the first one:
+# `report/report.html` is one file that needs no network. The folder also has the tables as Markdown and CSV, and
+# each figure as PNG and PDF. This is the first one:
 #
 # ![Error of each method on each corruption](report/figures/error.png)
 #
 # ## Five questions to ask it
 #
-# 1. **Is it better than `bn`?** `bn` learns nothing, so this is the line to beat. What learns and does worse has
-#    learned its own mistakes.
-# 2. **On every corruption, or on one?** A mean can hide a method that wins on noise and loses on fog. Look at the
-#    lines in the figure, not only at the numbers beside it.
-# 3. **Is the difference larger than the luck?** After ± is the 95 % interval of the mean over seeds. Three seeds show
-#    that something is better by far; methods that are close need more of them.
-# 4. **Does it know when it is wrong?** ECE is the gap between confidence and accuracy, NLL punishes sure mistakes.
-#    Entropy minimisation lowers the error and often worsens both. See [calibration and abstaining](calibration.md).
+# 1. **Is it better than `bn`?** What learns and does worse has learned its own mistakes.
+# 2. **On every corruption, or on one?** A mean can hide a method that wins on noise and loses on fog.
+# 3. **Is the difference larger than the luck?** After ± is the 95 % interval of the mean over seeds. Methods that are
+#    close need more seeds than three.
+# 4. **Does it know when it is wrong?** Entropy minimisation lowers the error and often worsens ECE and NLL. See
+#    [calibration and abstaining](calibration.md).
 # 5. **What does it cost?** The report counts passes, which do not depend on the machine, and seconds, which do.
-#    VCoTTA pays for its views with many forward passes per batch; `views=8` is a quarter of the usual number.
 #
 # The report adds a warning of its own: VCoTTA started from another network, the warmed one, whose warm-up has seen
 # source data. How much of the gain is that? Run `bn` on the warmed network, too:
@@ -94,8 +90,7 @@ run = vcotta.run_stream(vcotta.build_adapter("bn", warmed), stream)
 print(f"bn on the warmed network: error {run.summary()['mean']['error']:.1%}")
 
 # %% [markdown]
-# The stream was chosen for this page so that the three differ clearly. On easier ones that we tried, `bn` on the warmed
-# network was as good as VCoTTA, or better by a few tenths of a point: always run this line on your own stream.
+# The stream was chosen so that the three differ clearly. On easier ones `bn` on the warmed network was as good as
+# VCoTTA, or better by a few tenths of a point: always run this line on your own stream.
 #
-# The same comparison from the command line, on any of the data sets, is `vcotta run --method NAME --out runs/NAME`
-# for each method, then `vcotta report`. A run that was stopped continues with `--resume`.
+# At the command line this is [`vcotta run`](../how-to/run-and-resume.md) for each method, then `vcotta report`.

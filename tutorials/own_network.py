@@ -7,9 +7,9 @@ and loaded again.
 # %% [markdown]
 # ## The network
 #
-# You need a classifier and the data it was trained on. The classifier may be any `torch.nn.Module` with convolutions
-# or linear layers that takes images in [0, 1] and returns logits; whatever normalisation it needs happens inside it.
-# Here it is a small CNN for handwritten digits.
+# You need a classifier and the data it was trained on. The classifier is a `torch.nn.Module` with convolutions or
+# linear layers that takes images in [0, 1], normalises them itself and returns logits. Here it is a small CNN for
+# handwritten digits.
 
 # %%
 import torch
@@ -43,8 +43,8 @@ class SmallNet(nn.Module):
 
 
 # %% [markdown]
-# Training is yours; nothing in this cell comes from vcotta but the data. `loader` yields `(images, labels)` and can
-# be iterated over several times, as a `DataLoader` can.
+# Train it as you like. `loader` yields `(images, labels)` and can be iterated over several times, as a `DataLoader`
+# can.
 
 # %%
 train_data, test_data = load_digits()
@@ -136,8 +136,7 @@ assert errors["vcotta"] < errors["bn"] < errors["source"]
 #
 # - `source` is your network as it is;
 # - `bn` learns nothing: it only normalises each batch by its own statistics. A method that learns has to beat it;
-# - `bn` on `adapter.start`, the warmed network, shows how much of the gain the warm-up alone has brought. On this small
-#   network that is nearly all of it.
+# - `bn` on `adapter.start`, the warmed network, shows what the warm-up alone has brought, here nearly all of the gain.
 #
 # ## What the adapter says about itself
 #
@@ -162,9 +161,8 @@ print(
 # %% [markdown]
 # ## Save and load
 #
-# The file holds everything that changed. A network of your own is rebuilt by you, so you pass one of the same
-# architecture; its weights come from the file. The loaded adapter continues exactly where the saved one stopped, and
-# `reset` returns to the state before the first batch.
+# Pass a network of the same architecture to `load`; its weights come from the file. The loaded adapter continues
+# exactly where the saved one stopped, and `reset` returns to the state before the first batch.
 
 # %%
 vcotta.save(adapter, "state.vcotta")

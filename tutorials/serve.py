@@ -93,7 +93,7 @@ print(f"{Path('digits.bundle').stat().st_size / 1e6:.1f} MB")
 #
 # In a terminal: `vcotta serve digits.bundle --trust my_network:make --token-file token`. A bundle that names your
 # code is served only with `--trust`, because building the network runs it. Whoever has the token may change the
-# model; without a token the server listens to this machine alone. Port 0 means any free one.
+# model. Port 0 means any free one.
 
 # %%
 token = "a-long-random-text-in-real-life"
@@ -218,10 +218,9 @@ for axis, key in zip(axes, ("entropy", "parameter_distance"), strict=True):
     axis.set_xticks(range(2, 15, 4))
 
 # %% [markdown]
-# The entropy jumps, so an alarm on it finds a covered lens at once. The guard needs a longer look at what is usual
-# here (50 images per class) before it stops the model from learning such pictures: after that
-# `vcotta_guard_events_total` counts, and the history says why. `POST /v1/reset`, with the token, returns to the
-# bundle.
+# The entropy jumps, so an alarm on it finds a covered lens at once. The guard first learns what is usual here (50
+# images per class); after that it stops the model from learning such pictures, and `vcotta_guard_events_total`
+# counts.
 #
 # ## Stop and start again
 #
@@ -240,5 +239,4 @@ server.communicate(timeout=60)
 assert state["steps"] == 14
 
 # %% [markdown]
-# Batches and pooling, limits, restarts and sizing are described under operations. Send ten pictures or more a request
-# if you can: their statistics normalise them.
+# [Operations](../operations/index.md) describes batches, limits, restarts and sizing.

@@ -70,8 +70,8 @@ assert good["vcotta"] < good["source"] / 2
 #
 # ## The normalisation is wrong
 #
-# The most common mistake, and it has nothing to do with adaptation: the network was trained on normalised images, and
-# the normalisation stayed behind in the training script. Adapters give it plain images in [0, 1].
+# The most common mistake: the network was trained on normalised images, and the normalisation stayed behind in the
+# training script. Adapters give it plain images in [0, 1].
 
 # %%
 CODE = """
@@ -89,8 +89,7 @@ train(whole, loader, TrainConfig(epochs=8))
 save_weights(mine, "mine.safetensors")  # without its normalisation
 
 # %% [markdown]
-# `vcotta check` measures the clean error and, if it is bad, tries the usual suspects: another normalisation, one too
-# many, BGR images, labels in another order.
+# `vcotta check` measures the clean error and, if it is bad, tries the usual suspects.
 
 # %%
 command = [
@@ -119,8 +118,8 @@ assert mended < broken
 # %% [markdown]
 # ## The batches are too small
 #
-# Most methods normalise a batch by its own statistics, and those of two images are poor. VCoTTA infers statistics
-# from those of the training images, of the batch and of recent batches, and takes smaller steps on small batches.
+# Most methods normalise a batch by its own statistics, and those of two images are poor. VCoTTA also uses those of
+# the training images and of recent batches, and takes smaller steps on small batches.
 
 # %%
 sizes = (2, 5, 10, 50)
@@ -149,12 +148,12 @@ axis.legend()
 
 # %% [markdown]
 # The remedy: collect ten images or more before you call the adapter, as [the camera](camera.md) does. If you must
-# answer one at a time, prefer VCoTTA to methods that use the batch's statistics alone, and measure `source` beside it.
+# answer one at a time, use VCoTTA.
 #
 # ## The labels are correlated
 #
 # A batch of nothing but sevens has the statistics of a seven. Normalised by them, sevens look like an average digit.
-# Cameras and production lines deliver such streams; the protocol `correlated` imitates them.
+# The protocol `correlated` imitates cameras that deliver such streams.
 
 # %%
 correlated = {
@@ -165,9 +164,9 @@ for name, error in correlated.items():
     print(f"{name:7} shuffled {good[name]:5.1%}, correlated {error:5.1%}")
 
 # %% [markdown]
-# VCoTTA is not misled as `bn` is, thanks to two settings. `statistics="inferred"` trusts the batch's statistics only as
-# far as this batch and recent ones seem to hold many classes, and `label_prior=True` learns along the stream which
-# classes are likely now. Both are VCoTTA's defaults; every other method with batch statistics has them as options.
+# Two settings help. `statistics="inferred"` trusts the batch's statistics only as far as this batch and recent ones
+# seem to hold many classes, and `label_prior=True` learns along the stream which classes are likely now. Both are
+# VCoTTA's defaults; every other method with batch statistics has them as options.
 
 # %%
 both = {"statistics": "inferred", "label_prior": True}
@@ -179,12 +178,10 @@ assert mended < correlated["bn"]
 assert correlated["vcotta"] < misled
 
 # %% [markdown]
-# The remedy: use VCoTTA, or give your method both settings:
-# `build_adapter("tent", model, statistics="inferred", label_prior=True)`. A method without them warns once
-# (`DiversityWarning`) where a stream looks correlated. It also helps to let more kinds of images meet in a batch, by
-# collecting longer or by mixing several cameras. RoTTA is the published method meant for such streams; [a study of
-# streams](../../studies/streams/page.md) compares it with these settings. If `source` is still the best of all, do not
-# adapt on this stream.
+# The remedy: use VCoTTA, or give your method both settings: `build_adapter("tent", model, statistics="inferred",
+# label_prior=True)`. A method without them warns once (`DiversityWarning`) where a stream looks correlated. RoTTA is
+# the published method meant for such streams; [a study](../../studies/streams/page.md) compares it with these
+# settings. If `source` is still the best of all, do not adapt on this stream.
 #
 # ## The step is too large
 #
@@ -202,10 +199,8 @@ print(
 assert usual < guarded < large
 
 # %% [markdown]
-# The remedy: a smaller `lr`. A guard (`guard=True`; VCoTTA has one by default) limits the damage, as it stops the
-# learning and pulls the network back when its answers contradict the source's, collapse to a few classes or become
-# too sure. It does not make a bad step size good. What it did is in `adapter.last["guard"]` and, for a run, in its
-# records.
+# The remedy: a smaller `lr`. A [guard](../how-to/guards.md) (`guard=True`; VCoTTA has one by default) limits the
+# damage, but does not make a bad step size good.
 #
 # ## There is no data to warm up on
 #
@@ -232,5 +227,4 @@ print(
 )
 
 # %% [markdown]
-# `vcotta methods` lists which methods need source data. Whatever you choose, keep `source` and `bn` running beside it
-# on a labelled sample now and then: those two numbers find every problem on this page.
+# `vcotta methods` lists which methods need source data.

@@ -34,7 +34,8 @@ from torch import Tensor
 
 from benchmarks.steps import Clock, free, on_gpu, processor
 from benchmarks.steps import peak_gib as gpu_gib
-from studies.cost.reference import CLASSES, OURS, REPOSITORY, commit_of, no_gradient, reference_step
+from studies.checkouts import commit_of
+from studies.cost.reference import CLASSES, OURS, REPOSITORY, no_gradient, reference_step
 from studies.cost.run import peak_gib
 from studies.files import results_of
 from vcotta import __version__, list_methods
@@ -116,8 +117,8 @@ def measure_reference(options: argparse.Namespace, method: str) -> Row:
     torch.manual_seed(spec.seed)
     with tempfile.TemporaryDirectory() as folder:
         full = [(images, labels) for images, labels in source if len(images) == size]
-        step, missing = reference_step(options.reference, method, net, full, spec.data, Path(folder))
-        ms, error = run_stream(lambda images: no_gradient(step, images), spec)
+        with reference_step(options.reference, method, net, full, spec.data, Path(folder)) as (step, missing):
+            ms, error = run_stream(lambda images: no_gradient(step, images), spec)
     return {
         "reference_ms": round(ms, 2),
         "reference_error": round(error, 3),

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 import functools
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from studies.files import results_of
-from studies.markdown import listed, table
+from studies.markdown import table
+from studies.scores import SCORES, Row, circumstances, mean_errors, mean_scores, read_rows
 
 RESULTS = results_of("equal-terms")
 TITLES = {"cifar10c": "CIFAR10-C", "cifar100c": "CIFAR100-C", "digits": "The digits stream"}
-SCORES = {
-    "error": ("Error %", ".2f"),
-    "nll": ("NLL", ".3f"),
-    "brier": ("Brier", ".3f"),
-    "ece": ("ECE", ".3f"),
-    "seconds_per_corruption": ("Seconds", ".2f"),
-    "peak_gib": ("GiB", ".2f"),
-    "forwards": ("Forwards", ".1f"),
-    "backwards": ("Backwards", ".1f"),
-}
-
-Row = dict[str, Any]
+SHOWN = SCORES | {"forwards": ("Forwards", ".1f"), "backwards": ("Backwards", ".1f")}
 
 
 def rows_of(part: str, folder: Path = RESULTS) -> list[Row]:
     """Return the rows of a part, none if it was not run."""
-    path = folder / f"{part}.json"
-    rows: list[Row] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    return rows
+    return read_rows(folder / f"{part}.json")
 
 
 def kinds_of(part: str, folder: Path = RESULTS) -> dict[tuple[str, int | None], list[Row]]:
@@ -93,40 +79,17 @@ def means_of(rows: list[Row]) -> dict[tuple[str, str], float]:
 
 def _kind_text(part: str, network: str, images: int | None, rows: list[Row]) -> str:
     """Return scores and cost of each method and start, the lowest error first, and the errors by corruption."""
-    groups, cells = _groups(rows), []
-    for (name, start), group in groups.items():
-        values = []
-        for score, (_, form) in SCORES.items():
-            found = [row[score] for row in group]
-            spread = f" ± {statistics.stdev(found):{form}}" if score == "error" and len(found) > 1 else ""
-            values.append(f"{statistics.fmean(found):{form}}{spread}")
-        cells.append([name, start, *values])
-    headings = ["Method", "Network", *(heading for heading, _ in SCORES.values())]
-    by_corruption = [
-        [f"{name}, {start}", *(f"{statistics.fmean(of):.1f}" for of in zip(*_errors(group), strict=True))]
-        for (name, start), group in groups.items()
-    ]
+    groups = _groups(rows)
+    cells = [[name, start, *mean_scores(group, SHOWN)] for (name, start), group in groups.items()]
+    headings = ["Method", "Network", *(heading for heading, _ in SHOWN.values())]
+    by_corruption = [[f"{name}, {start}", *mean_errors(group)] for (name, start), group in groups.items()]
     domains = [domain.replace("_", " ") for domain in rows[0]["domains"]]
     count = f"{images} images of each corruption" if images else "all images"
     title = f"{TITLES[part]}, {network}, {count}:"
     tables = (table(headings, cells, left=2), table(["Error %", *domains], by_corruption))
-    return "\n\n".join([title, *tables, _note(rows)])
-
-
-def _errors(rows: list[Row]) -> list[list[float]]:
-    return [row["errors"] for row in rows]
-
-
-def _note(rows: list[Row]) -> str:
-    seeds = sorted({row["seed"] for row in rows})
-    machines = listed(sorted({f"{row['hardware']}, torch {row['torch']}, {row['precision']}" for row in rows}))
-    sizes = listed([str(size) for size in sorted({row["batch_size"] for row in rows})])
-    several = " (± is the standard deviation over them)" if len(seeds) > 1 else ""
-    return (
-        f"Batches of {sizes}, seed{'s' * (len(seeds) > 1)} {listed([str(seed) for seed in seeds])}{several}. Seconds "
-        "are for a corruption, without the first; passes are over a batch. "
-        f"{machines} (`studies/equal-terms/run.py`)."
-    )
+    note = f"{circumstances(rows)} (`studies/equal-terms/run.py`). Seconds are for a corruption, the first left out; "
+    note += "passes are over a batch."
+    return "\n\n".join([title, *tables, note])
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -11,26 +10,15 @@ from typing import Any
 
 from studies.files import results_of
 from studies.markdown import listed, table
+from studies.scores import SCORES, Row, circumstances, mean_errors, mean_scores, read_rows
 
 RESULTS = results_of("imagenet")
 TITLES = {"imagenetc": "ImageNet-C", "tiny-imagenetc": "Tiny-ImageNet-C", "pacs": "PACS"}
-SCORES = {
-    "error": ("Error %", ".2f"),
-    "nll": ("NLL", ".3f"),
-    "brier": ("Brier", ".3f"),
-    "ece": ("ECE", ".3f"),
-    "seconds_per_corruption": ("Seconds", ".1f"),
-    "peak_gib": ("GiB", ".1f"),
-}
-
-Row = dict[str, Any]
 
 
 def rows_of(part: str, folder: Path = RESULTS) -> list[Row]:
     """Return the rows of a part, none if it was not run."""
-    path = folder / f"{part}.json"
-    rows: list[Row] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    return rows
+    return read_rows(folder / f"{part}.json")
 
 
 def part_text(part: str, folder: Path = RESULTS) -> str:
@@ -53,8 +41,9 @@ def summary_text(folder: Path = RESULTS) -> str:
     lines = []
     for part, title in TITLES.items():
         rows = [row for row in rows_of(part, folder) if row["protocol"] == "continual"]
-        ours = {name: error for name, error in _means(rows).items() if name.startswith("vcotta")}
-        others = {name: error for name, error in _means(rows).items() if not name.startswith("vcotta")}
+        errors = {name: _error(group) for name, group in _groups(rows).items()}
+        ours = {name: error for name, error in errors.items() if name.startswith("vcotta")}
+        others = {name: error for name, error in errors.items() if name not in ours}
         if not (ours and others):
             lines.append(f"{title} is not measured yet.")
             continue
@@ -69,41 +58,34 @@ def label(row: Row) -> str:
     return f"{row['method']} ({', '.join(words)})" if words else str(row["method"])
 
 
-def _means(rows: list[Row], score: str = "error") -> dict[str, float]:
-    found: dict[str, list[float]] = {}
+def _groups(rows: list[Row]) -> dict[str, list[Row]]:
+    """Return the rows of all seeds by label, the lowest error first."""
+    found: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(label(row), []).append(row[score])
-    return {name: statistics.fmean(values) for name, values in found.items()}
+        found.setdefault(label(row), []).append(row)
+    return dict(sorted(found.items(), key=lambda pair: _error(pair[1])))
+
+
+def _error(rows: list[Row]) -> float:
+    return statistics.fmean(row["error"] for row in rows)
 
 
 def _scores(rows: list[Row]) -> str:
-    means = {score: _means(rows, score) for score in SCORES}
-    names = sorted(means["error"], key=means["error"].__getitem__)
-    cells = [[name, *(format(means[score][name], form) for score, (_, form) in SCORES.items())] for name in names]
+    cells = [[name, *mean_scores(group, SCORES)] for name, group in _groups(rows).items()]
     return table(["Method", *(heading for heading, _ in SCORES.values())], cells)
 
 
 def _domains(rows: list[Row]) -> str:
     """Return the error on each domain."""
-    found: dict[str, list[list[float]]] = {}
-    for row in rows:
-        found.setdefault(label(row), []).append(row["errors"])
-    means = {name: map(statistics.fmean, zip(*several, strict=True)) for name, several in found.items()}
     headings = ["Method", *(domain.replace("_", " ") for domain in rows[0]["domains"])]
-    return table(headings, [[name, *(f"{error:.1f}" for error in errors)] for name, errors in means.items()])
+    return table(headings, [[name, *mean_errors(group)] for name, group in _groups(rows).items()])
 
 
 def _note(rows: list[Row]) -> str:
     """Say in which batches, with which seeds and views, and on which machine the rows were made."""
-
-    def values(key: str) -> str:
-        return listed([str(value) for value in sorted({row[key] for row in rows if row[key] is not None})])
-
-    seeds = len({row["seed"] for row in rows})
-    machines = listed(sorted({f"{row['hardware']}, torch {row['torch']}, {row['precision']}" for row in rows}))
-    views = f", {values('views')} views" if any(row["views"] is not None for row in rows) else ""
-    said = f"Batches of {values('batch_size')}, seed{'s' * (seeds > 1)} {values('seed')}{views}; {machines}"
-    return f"{said} (`studies/imagenet/run.py`)."
+    views = [str(count) for count in sorted({row["views"] for row in rows if row["views"] is not None})]
+    said = f"; {listed(views)} views" if views else ""
+    return f"{circumstances(rows)}{said} (`studies/imagenet/run.py`)."
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from studies.parity.official import Config, read_config
+from studies.checkouts import Loader, merge, read_config
 from studies.parity.pairs import Pair, Step
 from studies.parity.subject import CLASSES, FeaturesAndClasses, Subject, split_network
 
@@ -18,15 +18,6 @@ BENCHMARK = "mariodoebler/test-time-adaptation"
 DATASET = "cifar10_c"
 VIEWS = "views are ours"
 Finish = Callable[[Any, Subject], None]
-
-
-class Loader(list[tuple[Tensor, Tensor]]):
-    """Source batches as the benchmark's loader gives them."""
-
-    @property
-    def batch_size(self) -> int:
-        """Images in a batch."""
-        return len(self[0][0])
 
 
 def replaced(subject: Subject) -> dict[str, dict[str, Any]]:
@@ -44,11 +35,11 @@ def replaced(subject: Subject) -> dict[str, dict[str, Any]]:
     }
 
 
-def config_of(subject: Subject, folder: str, name: str, changes: Mapping[str, Any]) -> Config:
+def config_of(subject: Subject, folder: str, name: str, changes: Mapping[str, Any]) -> Any:
     """Return the repository's settings of a method for CIFAR10-C, with changes."""
     config = read_config(subject.root / folder, f"{DATASET}/{name}")
-    config.merge({"CKPT_DIR": str(subject.scratch), "TEST": {"BATCH_SIZE": 50}})
-    config.merge(changes)
+    merge(config, {"CKPT_DIR": str(subject.scratch), "TEST": {"BATCH_SIZE": 50}})
+    merge(config, changes)
     return config
 
 

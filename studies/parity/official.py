@@ -1,213 +1,26 @@
-"""Imports official code from a checkout, with small stand-ins for what it imports and a comparison does not need."""
+"""Imports official code of a method and runs it on the CPU."""
 
 from __future__ import annotations
 
-import ast
-import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import nn
 
-PACKAGES = (
-    "einops",
-    "gdown",
-    "iopath",
-    "kornia",
-    "open_clip",
-    "pandas",
-    "robustbench",
-    "timm",
-    "torchvision",
-    "tqdm",
-    "webdataset",
-    "wilds",
-    "yacs",
-)
-"""What official code imports and this package does not depend on; a stand-in takes the place of a missing one."""
-
-
-class Config(dict[str, Any]):
-    """Settings with attributes, in place of ``yacs.config.CfgNode``."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
-
-    def clone(self) -> Config:
-        """Return a copy."""
-        return Config({key: value.clone() if isinstance(value, Config) else value for key, value in self.items()})
-
-    def freeze(self) -> None:
-        """Do nothing: a comparison changes settings after they were read."""
-
-    def merge(self, changes: Mapping[str, Any]) -> None:
-        """Set values, those of groups one by one; a number written as text becomes a number."""
-        for key, value in changes.items():
-            if isinstance(value, Mapping):
-                self.setdefault(key, Config()).merge(value)
-            else:
-                self[key] = _number(value)
-
-
-def _number(value: Any) -> Any:
-    try:
-        return ast.literal_eval(value) if isinstance(value, str) else value
-    except (ValueError, SyntaxError):
-        return value
-
-
-class _Resize(nn.Module):
-    """``torchvision.transforms.Resize`` to the size that the images have already."""
-
-    def __init__(self, size: Sequence[int]) -> None:
-        super().__init__()
-        self.size = tuple(size)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if (size := tuple(images.shape[-2:])) != self.size:
-            raise ValueError(f"Expected images of {self.size}, but got {size}. Install torchvision.")
-        return images
-
-
-def _rearrange(x: torch.Tensor, pattern: str, ps1: int, ps2: int) -> torch.Tensor:
-    """``einops.rearrange`` for the two patterns of DeYO: an image to its patches, and back."""
-    if pattern == "b c (ps1 h) (ps2 w) -> b (ps1 ps2) c h w":
-        return x.unflatten(3, (ps2, -1)).unflatten(2, (ps1, -1)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
-    if pattern == "b (ps1 ps2) c h w -> b c (ps1 h) (ps2 w)":
-        return x.unflatten(1, (ps1, ps2)).permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
-    raise ValueError(f"Expected a pattern of DeYO's, but got {pattern!r}. Install einops.")
-
-
-_KNOWN = {
-    "yacs.config.CfgNode": Config,
-    "torchvision.transforms.Resize": _Resize,
-    "einops.rearrange": _rearrange,
-    "tqdm.tqdm": lambda items, **options: items,
-}
-
-
-class _StandIn(ModuleType):
-    """A module whose missing names are classes that may be inherited from and cannot be made."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        full = f"{self.__name__}.{name}"
-        if full not in _KNOWN and name.islower():
-            return importlib.import_module(full)
-        value = _KNOWN.get(full) or type(name, (), {"__init__": _refuse})
-        setattr(self, name, value)
-        return value
-
-
-def _refuse(self: Any, *args: Any, **options: Any) -> None:
-    name = type(self).__name__
-    raise ImportError(f"Expected not to need {name}, but the official code uses it. Install its package.")
-
-
-class _StandIns(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds a stand-in for every module of the packages that are not installed."""
-
-    def __init__(self) -> None:
-        self.missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        missing = name.partition(".")[0] in self.missing
-        return importlib.machinery.ModuleSpec(name, self, is_package=True) if missing else None
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return _StandIn(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Nothing to run."""
+from studies.checkouts import importable
 
 
 @contextmanager
 def official_code(root: Path, replaced: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
-    """Let official code be imported and run inside the block, on the CPU; yields the packages that have stand-ins.
-
-    Packages of the checkout are namespaces here, so that importing one method does not import all of them. Afterwards
-    nothing of it is left in ``sys.modules``.
-
-    Args:
-        root: Folder whose modules are imported by their names.
-        replaced: Modules in place of the checkout's, the names in each by the name of the module.
-    """
-    folders = {path.name for path in root.iterdir() if path.is_dir() and path.name.isidentifier()}
-    own = folders | {path.stem for path in root.glob("*.py")}
-    finder = _StandIns()
-    own |= set(finder.missing)
-    hidden = _take_out(own)
-    for folder in folders:
-        package = ModuleType(folder)
-        package.__path__ = [str(root / folder)]
-        sys.modules[folder] = package
-    for name, members in replaced.items():
-        sys.modules[name] = module = ModuleType(name)
-        vars(module).update(members)
-        parent, _, last = name.rpartition(".")
-        if parent in sys.modules:
-            setattr(sys.modules[parent], last, module)
-    sys.path.insert(0, str(root))
-    sys.meta_path.insert(0, finder)
-    try:
-        with (
-            patch.object(torch.cuda, "is_available", lambda: False),
-            patch.object(torch.Tensor, "cuda", lambda self, *args, **options: self),
-            patch.object(nn.Module, "cuda", lambda self, *args, **options: self),
-        ):
-            yield finder.missing
-    finally:
-        sys.meta_path.remove(finder)
-        sys.path.remove(str(root))
-        _take_out(own)
-        sys.modules.update(hidden)
-
-
-def _take_out(packages: set[str]) -> dict[str, ModuleType]:
-    """Remove the modules of some packages from ``sys.modules``, and return them."""
-    names = [name for name in sys.modules if name.partition(".")[0] in packages]
-    return {name: sys.modules.pop(name) for name in names}
-
-
-def read_config(root: Path, name: str) -> Config:
-    """Return a checkout's own settings: its ``conf.py``, changed by its ``cfgs/NAME.yaml``; inside `official_code`."""
-    import yaml
-
-    config: Config = importlib.import_module("conf").cfg.clone()
-    config.merge(yaml.safe_load((root / "cfgs" / f"{name}.yaml").read_text(encoding="utf-8")))
-    return config
-
-
-def commit_of(checkout: Path) -> str:
-    """Return the commit of a checkout.
-
-    Raises:
-        ValueError: The folder is not a checkout, or its files were changed.
-    """
-    commands = (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "--", "*.py", "*.yaml"])
-    found = [
-        subprocess.run(["git", "-C", str(checkout), *words], capture_output=True, text=True, check=False)
-        for words in commands
-    ]
-    if any(run.returncode for run in found):
-        raise ValueError(f"Expected a git checkout, but {checkout} is none: {found[0].stderr.strip()}")
-    if found[1].stdout.strip():
-        raise ValueError(f"Expected an unchanged checkout, but in {checkout} code was changed:\n{found[1].stdout}")
-    return found[0].stdout.strip()
+    """Let official code be imported and run inside the block, as `importable` does, its ``cuda()`` without effect."""
+    with (
+        importable(root, replaced) as missing,
+        patch.object(torch.cuda, "is_available", lambda: False),
+        patch.object(torch.Tensor, "cuda", lambda self, *args, **options: self),
+        patch.object(nn.Module, "cuda", lambda self, *args, **options: self),
+    ):
+        yield missing

@@ -6,7 +6,7 @@ log-probabilities from those of the network that does not learn. A row without n
 How: both sides get the network, images and settings (the official ones for CIFAR10-C) and every random draw of ours:
 views, restored weights, chosen images, shuffles (`studies.parity.draws`). The network is that of digits, the images are
 digits in batches, each with another corruption. Official code runs unchanged on the CPU, but for what the row lists;
-packages that it imports and this environment lacks have stand-ins (`studies.parity.official`). Nothing is downloaded:
+packages that it imports and this environment lacks have stand-ins (`studies.checkouts`). Nothing is downloaded:
 clone the repositories of your choice first.
 
     git clone https://github.com/mariodoebler/test-time-adaptation
@@ -33,10 +33,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.steps import processor
+from studies.checkouts import commit_of
 from studies.files import results_of
 from studies.parity.benchmark import PAIRS as BENCHMARK_PAIRS
 from studies.parity.draws import Tape
-from studies.parity.official import commit_of, official_code
+from studies.parity.official import official_code
 from studies.parity.own import PAIRS as OWN_PAIRS
 from studies.parity.pairs import Pair
 from studies.parity.subject import Subject, source_batches, stream, trained_network

@@ -10,18 +10,9 @@ import torch
 from vcotta import build_adapter, list_methods
 from vcotta.methods import find_method
 
-from .contract import (
-    BAD_INPUT,
-    CLAIMS,
-    Subject,
-    check_bad_input,
-    check_grad_mode,
-    check_outputs,
-    claims_of,
-    same,
-    snapshot,
-)
+from .contract import BAD_INPUT, check_bad_input, check_grad_mode, check_outputs
 from .promises import PROMISES, network_for
+from .subject import CLAIMS, Subject, claims_of, same, snapshot
 
 METHODS = list_methods()
 CASES = [(name, claimed) for name in METHODS for claimed in claims_of(name, PROMISES[name])]
@@ -35,7 +26,7 @@ VARIANTS = [
     ("rmt", {"replay": 1.0, "replay_images": 8, "warm_up_images": 24}),
     ("surgeon", {"layers": "all"}),
     ("ecotta", {"regularisation": 0.0, "parts": 1}),
-    ("tca", {"centre_share": 0.5}),
+    ("tca", {"intra": "spread"}),
     ("tca", {"unit": False}),
     ("vida", {"optimizer": "sgd", "loss": "sce", "adapter_beta": 0.8, "restore": 0.0}),
     ("vcotta", {"preset": "paper"}),

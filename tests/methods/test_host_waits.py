@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from vcotta import list_methods
 from vcotta.nn import views
 
-from .contract import Subject
 from .promises import PROMISES
+from .subject import Subject
 
 aten = torch.ops.aten
 WAITS = {aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default}

@@ -42,48 +42,13 @@ def test_the_loss_is_the_sum_of_its_terms(unit, tiny, images, monkeypatch) -> No
     assert torch.allclose(adapter.memory["pair_weights"], weights, atol=1e-6)
 
 
-def test_the_forms_of_the_intra_class_term_differ(tiny, images) -> None:
+def test_the_released_intra_class_term_has_the_opposite_sign(tiny, images) -> None:
     notes = {}
-    for intra in ("compact", "distance", "spread"):
+    for intra in ("compact", "spread"):
         adapter = TCA(tiny(), TCAConfig(threshold=0.0, intra=intra))
         adapter(images())
         notes[intra] = adapter.last["topology"]
-    assert notes["compact"] > notes["spread"]  # the released sign is the opposite one
-    assert notes["distance"] not in (notes["compact"], notes["spread"])
-
-
-def test_centres_move_by_their_share_and_those_of_absent_classes_stay(tiny) -> None:
-    adapter = TCA(tiny(), TCAConfig(centre_share=0.25))
-    first, second = torch.tensor([[4.0], [8.0]]), torch.tensor([[0.0], [1.0]])
-    members = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-    adapter.memory["centres"] = adapter._moved_centres(first, members)
-    assert adapter.memory["centres"].flatten().tolist() == [4, 8, 0]  # what was never there takes the batch's
-    moved = adapter._moved_centres(second.requires_grad_(), members.roll(1, 1))
-    assert moved.flatten().tolist() == [4, 6, 1]
-    moved.sum().backward()
-    assert second.grad.flatten().tolist() == [0.25, 1]  # none through what is remembered
-
-
-def test_centres_are_stored_only_where_they_are_used(tiny, images) -> None:
-    adapters = [TCA(tiny(), TCAConfig(threshold=0.0, centre_share=share)) for share in (1.0, 0.5)]
-    for adapter in adapters:
-        adapter(images())
-    assert ["centres" in adapter.memory for adapter in adapters] == [False, True]
-    assert adapters[0].last["topology"] == adapters[1].last["topology"]  # of the first batch
-    adapters[1](images(seed=1))
-    assert adapters[1].memory["centres"].isfinite().all()
-
-
-def test_centres_can_follow_the_teachers_classes(tiny, images) -> None:
-    weights = {}
-    for labels in ("student", "teacher"):
-        adapter = TCA(tiny(), TCAConfig(threshold=0.0, labels=labels, smoothing=1.0))
-        with torch.no_grad():
-            adapter.networks["teacher"].fc.bias += torch.tensor([0.0, 99.0, 0.0, 0.0])
-        adapter(images())
-        weights[labels] = adapter.memory["pair_weights"].diagonal()
-    assert weights["teacher"].argmax() == 1
-    assert weights["teacher"][1] > 0.99 > weights["student"][1]
+    assert notes["compact"] > notes["spread"]
 
 
 def test_identical_views_are_aligned(tiny, images, monkeypatch) -> None:
@@ -131,7 +96,6 @@ def test_wrong_settings_are_refused() -> None:
         {"smoothing": 1.5},
         {"student_share": -0.1},
         {"topology": -1.0},
-        {"centre_share": 2.0},
         {"intra": "none"},
     ):
         with pytest.raises((ValueError, TypeError), match=next(iter(wrong))):

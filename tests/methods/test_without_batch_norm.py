@@ -13,9 +13,9 @@ from vcotta.bayes import variational_parameters
 from vcotta.methods import find_method
 from vcotta.models import build_network
 
-from .contract import Subject, same, snapshot
 from .networks import WITHOUT_BATCH_NORM, SwinBlock, maker
 from .promises import PROMISES
+from .subject import Subject, same, snapshot
 
 CASES = [
     (name, network)

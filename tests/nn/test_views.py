@@ -113,7 +113,8 @@ def test_blur_is_the_five_tap_gaussian() -> None:
     taps = taps / taps.sum()
     x = torch.zeros(1, 1, 9, 9)
     x[..., 4, 4] = 1
-    assert torch.allclose(views._blur(x, torch.tensor([sigma]))[0, 0], torch.outer(taps, taps), atol=1e-6)
+    blurred = views._blur_by(x, views._taps(torch.tensor([sigma]), x))
+    assert torch.allclose(blurred[0, 0], torch.outer(taps, taps), atol=1e-6)
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("roid", 1e-6), ("cotta", NOISE)])
@@ -174,7 +175,8 @@ def test_a_roid_view_is_an_affine_map_of_the_padded_canvas(size) -> None:
     grid = (points - shift) @ turn.T * 2 / torch.tensor([columns, rows])
     turned = torch.nn.functional.grid_sample(canvas, grid.unsqueeze(0), align_corners=False)
     expected = turned[..., height // 2 : height // 2 + height, width // 2 : width // 2 + width]
-    assert torch.allclose(views._warp(x, draws, flip=False, reflect=True), expected, atol=1e-4)
+    grids = views._grids(x, draws, flip=False, rim=0, reflect=True)
+    assert torch.allclose(views._resample(x, grids, reflect=True), expected, atol=1e-4)
 
 
 @settings(max_examples=20, deadline=None)

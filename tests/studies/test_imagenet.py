@@ -39,11 +39,12 @@ def test_tables_have_means_over_seeds_the_lowest_error_first(tmp_path) -> None:
     rows += [row("bn", 59.0, start="warmed")]
     (tmp_path / "imagenetc.json").write_text(json.dumps(rows))
     text = part_text("imagenetc", tmp_path)
-    scores = [line for line in text.splitlines() if line.endswith("| 1.5 |")]
+    scores = [line for line in text.splitlines() if line.endswith("| 1.50 |")]
     assert [line.split(" | ")[0] for line in scores] == ["| vcotta (best, warmed)", "| bn (warmed)", "| bn"]
-    assert "| bn | 62.50 | 1.000 | 0.500 | 0.100 | 2.0 | 1.5 |" in text
+    assert "| bn | 62.50 ± 0.71 | 1.000 | 0.500 | 0.100 | 2.00 | 1.50 |" in text
     assert "| bn | 61.5 | 63.5 |" in text
-    assert "Batches of 64, seeds 0 and 1, 8 views; a GPU, torch 2, bf16" in text
+    assert "Batches of 64, seeds 0 and 1 (± is the standard deviation over them); a GPU, torch 2, bf16" in text
+    assert "8 views" in text
     said = "On ImageNet-C vcotta (best, warmed) has 53.50 % and the best other method, bn (warmed), 59.00 %."
     assert said in summary_text(tmp_path)
 

@@ -9,10 +9,11 @@ import sys
 import pytest
 import torch
 
+from studies.checkouts import commit_of
 from studies.parity import run as script
 from studies.parity import table
 from studies.parity.draws import Tape
-from studies.parity.official import commit_of, official_code
+from studies.parity.official import official_code
 from studies.parity.undefined import undefined_names
 from vcotta.models.wide_resnet import digits_network
 from vcotta.nn.rng import OwnRng

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from studies.checkouts import PACKAGES
 from studies.cost import growth, prices, reference, table
 from studies.cost.picture import draw_frontier
 from vcotta.models.wide_resnet import digits_network
@@ -29,36 +28,32 @@ CHECKOUT = {
 
 
 @pytest.fixture
-def checkout(tmp_path) -> Iterator[Path]:
-    """A folder like the other repository; what importing from it changes is undone."""
+def checkout(tmp_path) -> Path:
+    """A folder like the other repository."""
     for name, text in CHECKOUT.items():
         path = tmp_path / "classification" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    before = list(sys.path), list(sys.meta_path), set(sys.modules)
-    yield tmp_path
-    sys.path[:], sys.meta_path[:], known = before
-    for name in set(sys.modules) - known:
-        if name.partition(".")[0] in {"conf", "methods", "utils", "cfgs", "models", "datasets", *reference.PACKAGES}:
-            del sys.modules[name]
+    return tmp_path
 
 
 def test_a_method_of_a_checkout_runs_with_its_own_settings_and_our_network(checkout, tmp_path) -> None:
     net, images = digits_network().eval(), torch.rand(2, 3, 32, 32)
     source = [(images, torch.zeros(2))]
-    step, missing = reference.reference_step(checkout, "tent", net, source, "digits", tmp_path)
-    assert torch.equal(reference.no_gradient(step, images), 2 * net(images))
+    with reference.reference_step(checkout, "tent", net, source, "digits", tmp_path) as (step, missing):
+        assert torch.equal(reference.no_gradient(step, images), 2 * net(images))
     assert step.cfg.OPTIM.LR == 1e-3
     assert step.cfg.TEST.BATCH_SIZE == 2
     assert step.classes == 10
-    assert set(missing) <= set(reference.PACKAGES)
+    assert set(missing) <= set(PACKAGES)
 
 
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"methods/tent\.py"):
-        reference.reference_step(tmp_path, "tent", digits_network(), [], "digits", tmp_path)
-    with pytest.raises(ValueError, match="no git repository"):
-        reference.commit_of(tmp_path)
+    with (
+        pytest.raises(ValueError, match=r"methods/tent\.py"),
+        reference.reference_step(tmp_path, "tent", digits_network(), [], "digits", tmp_path),
+    ):
+        pass
 
 
 def test_the_network_is_split_before_its_classifier() -> None:

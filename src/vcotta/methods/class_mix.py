@@ -122,4 +122,4 @@ class ClumpWarning:
             else "normalises each batch by its own statistics, which misleads it there. Try statistics='inferred' and "
             "label_prior=True."
         )
-        warnings.warn(found + remedy, DiversityWarning, stacklevel=4)
+        warnings.warn(found + remedy, DiversityWarning, stacklevel=5)

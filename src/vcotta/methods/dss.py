@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from vcotta._util.validation import NonNegative, UnitInterval
-from vcotta.methods.base import Adapter
+from vcotta._util.validation import NonNegative
 from vcotta.methods.card import Card
-from vcotta.methods.class_mix import StreamSettings
-from vcotta.methods.parts.mean_teacher import student_and_teacher, update_teacher
+from vcotta.methods.parts.threshold_teacher import ThresholdTeacher, ThresholdTeacherConfig
 from vcotta.methods.registry import register_method
-from vcotta.nn.optim import OptimizerName
 
 __all__ = ["DSS", "DSSConfig", "negative_loss"]
 
 
 @dataclass(frozen=True)
-class DSSConfig(StreamSettings):
+class DSSConfig(ThresholdTeacherConfig):
     """Settings of the reconstruction of DSS. No published value is known; all are ours or another method's.
 
     Attributes:
-        lr: Step size (CoTTA's: CIFAR 1e-3, ImageNet-C 0.01).
-        optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C (CoTTA's).
-        beta: Decay of the teacher's average (CoTTA's 0.999).
-        rate: Share of a batch in the threshold (0.01).
         negative: Weight of the negative learning (1).
     """
 
-    lr: NonNegative = 1e-3
-    optimizer: OptimizerName = "adam"
-    beta: UnitInterval = 0.999
-    rate: UnitInterval = 0.01
     negative: NonNegative = 1.0
 
 
 @register_method
-class DSS(Adapter):
+class DSS(ThresholdTeacher):
     r"""Dynamic sample selection: learn what images of high and of low quality show, and what not.
 
     **A reconstruction.** Of the original only the abstract and results are public. It names a dynamic threshold that
@@ -73,30 +61,18 @@ class DSS(Adapter):
     summary = "dynamic sample selection, positive and negative learning"
     card = Card("WACV 2024", "everything", "nothing", "2 forwards, 1 backward", "reconstruction", distributed=True)
     Config = DSSConfig
-    datasets: ClassVar = {"imagenet": {"lr": 0.01, "optimizer": "sgd"}, "digits": {"lr": 1e-2, "beta": 0.98}}
 
-    def setup(self, model: nn.Module) -> None:
-        """Make student and teacher."""
-        self.networks = student_and_teacher(model)
-        self.make_optimizer(model.parameters(), self.config.optimizer, self.config.lr)
-
-    def predict_and_adapt(self, images: Tensor) -> Tensor:
-        """Teacher's prediction, one step of the student, then the teacher's average."""
-        config = self.config
-        student, teacher = self.networks["student"], self.networks["teacher"]
-        with torch.no_grad():
-            target = self.logits(teacher, images).log_softmax(-1)
+    def loss(
+        self, student: nn.Module, images: Tensor, target: Tensor, threshold: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the positive and the negative term."""
         confidence, labels = target.exp().max(-1)
-        threshold = self.memory.get("threshold", target.new_full((), 1 / target.shape[-1]))
         high = confidence >= threshold
         log_probs = self.logits(student, images).log_softmax(-1)
         positive = -log_probs.gather(-1, labels.unsqueeze(-1)).squeeze(-1) * torch.where(high, 1.0, confidence)
         negative = negative_loss(log_probs, target)
-        done = self.minimise((positive + config.negative * negative).mean())
-        update_teacher(teacher, student, config.beta, done)
-        self.memory["threshold"] = torch.where(done, torch.lerp(threshold, confidence.mean(), config.rate), threshold)
-        self.note(high=high.float().mean(), threshold=threshold, negative=negative.detach().mean())
-        return target
+        notes = {"high": high.float().mean(), "threshold": threshold, "negative": negative.detach().mean()}
+        return (positive + self.config.negative * negative).mean(), notes
 
 
 def negative_loss(log_probs: Tensor, log_target: Tensor) -> Tensor:

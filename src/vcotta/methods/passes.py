@@ -35,6 +35,7 @@ class Passes:
     _notes: dict[str, Any]
     _watch: Watch | None
     _compiled_shape: tuple[int, ...] | None
+    _fixed_shape: tuple[int, ...] | None
     _inferred: Look | None = None  # at the batch at hand, where statistics are inferred
     _in_order: bool = True  # whether BatchNorm layers run once each, in the order in which the network lists them
 
@@ -98,6 +99,10 @@ class Passes:
             output = current().split(forward, part.flatten(0, 1), len(part))
             outputs.append(output.unflatten(0, (len(part), batch)))
         return torch.cat(outputs)
+
+    def compile_for(self, shape: Sequence[int]) -> None:
+        """Compile (``Runtime.compile``) for batches of this shape instead of that of the first batch."""
+        self._fixed_shape = self._compiled_shape = tuple(shape)
 
     def gradients(self, loss: Tensor, tensors: Sequence[Tensor], *, retain_graph: bool = False) -> list[Tensor]:
         """One counted backward pass: the gradients of a loss, zeros for tensors it does not depend on."""

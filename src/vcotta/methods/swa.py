@@ -9,39 +9,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vcotta._util.validation import NonNegative, Positive, UnitInterval
-from vcotta.methods.base import Adapter
+from vcotta._util.validation import NonNegative, Positive
 from vcotta.methods.card import Card
-from vcotta.methods.class_mix import StreamSettings
 from vcotta.methods.parts.layers import classifier
-from vcotta.methods.parts.mean_teacher import student_and_teacher, update_teacher
 from vcotta.methods.parts.reliable import masked_mean
+from vcotta.methods.parts.threshold_teacher import SETTINGS, ThresholdTeacher, ThresholdTeacherConfig
 from vcotta.methods.registry import register_method
-from vcotta.nn.optim import OptimizerName
 from vcotta.nn.views import random_view
 
 __all__ = ["SWA", "SWAConfig", "soft_contrast", "weight_distance"]
 
 
 @dataclass(frozen=True)
-class SWAConfig(StreamSettings):
+class SWAConfig(ThresholdTeacherConfig):
     """Settings of the reconstruction of SWA. No published value is known; all are ours or another method's.
 
     Attributes:
-        lr: Step size (CoTTA's: CIFAR 1e-3, ImageNet-C 0.01).
-        optimizer: ``adam`` for CIFAR, ``sgd`` for ImageNet-C (CoTTA's).
-        beta: Decay of the teacher's average (CoTTA's 0.999).
-        rate: Share of a batch in the threshold (0.01).
         contrast: Weight of the contrastive loss (1).
         temperature: Of the contrastive loss (RMT's 0.1).
         alignment: Weight of the distance to the source's weights (1).
         flip: Whether views may mirror the image.
     """
 
-    lr: NonNegative = 1e-3
-    optimizer: OptimizerName = "adam"
-    beta: UnitInterval = 0.999
-    rate: UnitInterval = 0.01
     contrast: NonNegative = 1.0
     temperature: Positive = 0.1
     alignment: NonNegative = 1.0
@@ -49,7 +38,7 @@ class SWAConfig(StreamSettings):
 
 
 @register_method
-class SWA(Adapter):
+class SWA(ThresholdTeacher):
     r"""Soft Weight Alignment: pseudo-labels, related images and weights, each kept safe.
 
     **A reconstruction.** Of the original only the abstract and results are public. It names three parts: a threshold
@@ -85,37 +74,29 @@ class SWA(Adapter):
     summary = "soft weight alignment: adaptive threshold, soft contrast, near the source"
     card = Card("IJCAI 2023", "everything", "nothing", "3 forwards, 1 backward", "reconstruction", distributed=True)
     Config = SWAConfig
-    datasets: ClassVar = {
-        "imagenet": {"lr": 0.01, "optimizer": "sgd"},
-        "digits": {"lr": 1e-2, "beta": 0.98, "flip": False},
-    }
+    datasets: ClassVar = SETTINGS | {"digits": SETTINGS["digits"] | {"flip": False}}
 
     def setup(self, model: nn.Module) -> None:
-        """Make student and teacher."""
-        classifier(model)  # refuses a network without features
-        self.networks = student_and_teacher(model)
-        self.make_optimizer(model.parameters(), self.config.optimizer, self.config.lr)
+        """Make student and teacher of a network with features."""
+        classifier(model)
+        super().setup(model)
 
-    def predict_and_adapt(self, images: Tensor) -> Tensor:
-        """Teacher's prediction, one step of the student, then the teacher's average."""
-        config = self.config
-        student, teacher = self.networks["student"], self.networks["teacher"]
-        with torch.no_grad():
-            target = self.logits(teacher, images).log_softmax(-1)
-        confidence, labels = target.exp().max(-1)
+    def loss(
+        self, student: nn.Module, images: Tensor, target: Tensor, threshold: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return cross-entropy with safe labels, soft contrast and distance to the source."""
+        config, probs = self.config, target.exp()
+        confidence, labels = probs.max(-1)
         features, logits = self.features_and_logits(student, images)
         view = self.runtime.place_images(random_view(images, flip=config.flip))
         others, _ = self.features_and_logits(student, view)
-        threshold = self.memory.get("threshold", target.new_full((), 1 / target.shape[-1]))
         safe = confidence >= threshold
         fit = masked_mean(F.cross_entropy(logits, labels, reduction="none"), safe)
-        contrast = soft_contrast(features, others, target.exp(), config.temperature)
+        contrast = soft_contrast(features, others, probs, config.temperature)
         distance = weight_distance(student, self.start)
-        done = self.minimise(fit + config.contrast * contrast + config.alignment * distance)
-        update_teacher(teacher, student, config.beta, done)
-        self.memory["threshold"] = torch.where(done, torch.lerp(threshold, confidence.mean(), config.rate), threshold)
-        self.note(kept=safe.float().mean(), threshold=threshold, contrast=contrast.detach(), distance=distance.detach())
-        return target
+        notes = {"kept": safe.float().mean(), "threshold": threshold}
+        notes |= {"contrast": contrast.detach(), "distance": distance.detach()}
+        return fit + config.contrast * contrast + config.alignment * distance, notes
 
 
 def soft_contrast(features: Tensor, others: Tensor, probs: Tensor, temperature: float) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from vcotta._util.validation import NonNegative, NonNegativeInt, UnitInterval
 from vcotta.methods.card import Card
 from vcotta.methods.class_mix import StreamSettings
-from vcotta.methods.parts.class_features import class_centres, intra_class, intra_distance, pair_weights, uniformity
+from vcotta.methods.parts.class_features import class_centres, intra_class, pair_weights, uniformity
 from vcotta.methods.parts.layers import classifier
 from vcotta.methods.parts.losses import symmetric_cross_entropy
 from vcotta.methods.parts.mean_teacher import update_teacher
@@ -41,13 +41,9 @@ class TCAConfig(StreamSettings):
         unit: Whether features are scaled to length 1, as in Wang and Isola, 2020 (ours), or left as they are (official
             code), where nothing bounds the distance of the centres: two points worse on a WRN-28-10.
         smoothing: Share of a batch in the moving pair weights (0.2).
-        intra: The term within a class. ``compact`` draws its images together, the nearest most (ours); ``distance``
-            draws all pairs alike. ``spread`` is the official code: ``compact`` with the opposite sign, which drives
-            images apart, as does the paper's Eq. 5, of another form, though both call it compactness.
-        centre_share: Share of the batch in the class centres of the uniformity term, the rest being their moving
-            average (1, as in the official losses; the rate of its average is undefined).
-        labels: Whose classes the centres follow: the ``student``'s on the first view (official code) or the
-            ``teacher``'s (an unofficial rewrite).
+        intra: The term within a class. ``compact`` draws its images together, the nearest most (ours). ``spread`` is
+            the official code: the opposite sign, which drives images apart, as does the paper's Eq. 5, of another form,
+            though both call it compactness.
         student_share: Share of the student's logits in the prediction, the rest being the teacher's (0.5 in the later
             official versions, 0.3 in the first).
         flip: Whether views may mirror the image.
@@ -62,9 +58,7 @@ class TCAConfig(StreamSettings):
     alignment: NonNegative = 0.15
     unit: bool = True
     smoothing: UnitInterval = 0.2
-    intra: Literal["compact", "distance", "spread"] = "compact"
-    centre_share: UnitInterval = 1.0
-    labels: Literal["student", "teacher"] = "student"
+    intra: Literal["compact", "spread"] = "compact"
     student_share: UnitInterval = 0.5
     flip: bool = True
 
@@ -131,45 +125,21 @@ class TCA(ViewAveraging):
         fit = symmetric_cross_entropy(target, torch.stack([logits, view_logits]).log_softmax(-1)).mean()
         if config.unit:
             features, others = F.normalize(features, dim=-1), F.normalize(others, dim=-1)
-        labelled = view_logits if config.labels == "student" else target
-        members = (labelled.argmax(-1, keepdim=True) == torch.arange(logits.shape[-1], device=logits.device)).to(
+        members = (view_logits.argmax(-1, keepdim=True) == torch.arange(logits.shape[-1], device=logits.device)).to(
             logits.dtype
         )
         new_weights = pair_weights(members.sum(0))
         weights = torch.lerp(self._weights(new_weights), new_weights, config.smoothing)
-        centres = self._moved_centres(features, members)
-        topology = uniformity(centres, members.any(0), weights) + _INTRA[config.intra](features, members)
+        centres, within = class_centres(features, members), intra_class(features, members)
+        topology = uniformity(centres, members.any(0), weights) + (within if config.intra == "spread" else -within)
         alignment = (features - others).square().sum(-1).mean()
         self.note(fit=fit.detach(), topology=topology.detach(), alignment=alignment.detach())
         done = self.minimise(fit + config.topology * topology + config.alignment * alignment)
         update_teacher(self.networks["teacher"], student, config.beta, done)
         self.memory["pair_weights"] = torch.where(done, weights, self._weights(weights))
-        if config.centre_share < 1:
-            self.memory["centres"] = torch.where(done, centres.detach(), self._centres(centres))
         # Log-probabilities are logits shifted by a constant, which the normalisation removes.
         return torch.lerp(target, logits, config.student_share).log_softmax(-1)
 
     def _weights(self, like: Tensor) -> Tensor:
         """The pair weights so far, (classes, classes); at first 1 / C."""
         return self.memory.get("pair_weights", torch.full_like(like, 1 / len(like)))
-
-    def _centres(self, like: Tensor) -> Tensor:
-        """The moving average of the centres, (classes, dimensions); zeros for a class never seen."""
-        return self.memory.get("centres", torch.zeros_like(like))
-
-    def _moved_centres(self, features: Tensor, members: Tensor) -> Tensor:
-        """The batch's centres, mixed with their moving average; a class that is not in the batch keeps its own."""
-        centres = class_centres(features, members)
-        if self.config.centre_share == 1:
-            return centres
-        past, here = self._centres(centres), members.any(0).unsqueeze(-1)
-        known = past.any(-1, keepdim=True)
-        moved = torch.where(known, torch.lerp(past, centres, self.config.centre_share), centres)
-        return torch.where(here, moved, past)
-
-
-_INTRA = {
-    "compact": lambda features, members: -intra_class(features, members),
-    "distance": intra_distance,
-    "spread": intra_class,
-}

@@ -122,12 +122,11 @@ class World:
 
 
 @contextmanager
-def join_world(device: str = "cpu", *, backend: str | None = None, timeout: float = TIMEOUT) -> Iterator[World]:
-    """Join the other processes that torchrun started, inside the block.
+def join_world(device: str = "cpu", *, timeout: float = TIMEOUT) -> Iterator[World]:
+    """Join the other processes that torchrun started, inside the block, by gloo on CPUs and NCCL on GPUs.
 
     Args:
         device: ``"cpu"``, or ``"cuda"`` for one GPU per process, which becomes torch's current one.
-        backend: The backend of torch.distributed; by default gloo for the CPU and NCCL for GPUs.
         timeout: Seconds to wait for a process that does not answer.
 
     Raises:
@@ -143,13 +142,13 @@ def join_world(device: str = "cpu", *, backend: str | None = None, timeout: floa
         if torch.device(device).index is not None:
             raise ValueError(f"Expected `device` to be cpu or cuda, one GPU for each process, but got {device!r}.")
         place, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-        if place >= count and backend is None:
+        if place >= count:
             raise ValueError(
                 f"Expected a GPU for each process, but this machine has {count} and this is its process {place + 1}. "
                 f"Start {count} of them, or use --device cpu."
             )
-        torch.cuda.set_device(place % count)
-    backend = backend or ("cpu:gloo,cuda:nccl" if gpu else "gloo")
+        torch.cuda.set_device(place)
+    backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
     # Functions there have the group as a default argument if imported after it exists (a first optimiser does that).
     # Kept so, its threads outlive it and may abort the process when Python ends.
     importlib.import_module("torch.distributed.nn.functional")

@@ -224,11 +224,6 @@ def _shift_hue(images: Tensor, shift: Tensor) -> Tensor:
     return torch.addcmul(value.unsqueeze(-3), chroma.unsqueeze(-3), share, value=-1)
 
 
-def _warp(images: Tensor, draws: Tensor, flip: bool, *, rim: int = 0, reflect: bool = False) -> Tensor:
-    """Rotate, shift, scale and mirror about the centre; the result has a rim of pixels that the blur removes."""
-    return _resample(images, _grids(images, draws, flip, rim=rim, reflect=reflect), reflect=reflect)
-
-
 def _sizes(images: Tensor, reflect: bool) -> tuple[list[int], tuple[int, int]]:
     """What ``grid_sample`` counts as 2, between the outer edges or for reflection the outermost pixels; the canvas."""
     height, width = images.shape[-2:]
@@ -284,11 +279,6 @@ def _resample(images: Tensor, grid: Tensor, *, reflect: bool) -> Tensor:
             inside = canvas / 2 + 0.5 - (grid[..., axis] * (span / 2)).abs()
             warped = warped * inside.clamp(0, 1).unsqueeze(1)
     return warped
-
-
-def _blur(images: Tensor, sigma: Tensor) -> Tensor:
-    """Separable Gaussian with 5 taps, without padding: the images lose 2 pixels on every side."""
-    return _blur_by(images, _taps(sigma, images))
 
 
 def _taps(sigma: Tensor, images: Tensor) -> list[Tensor]:

@@ -277,6 +277,6 @@ def _as_text(settings: Mapping[str, Any]) -> str:
     return json.dumps(settings, sort_keys=True, default=str)
 
 
-def _short(value: object, most: int = 80) -> str:
+def _short(value: object) -> str:
     text = "nothing" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -193,7 +193,7 @@ def reliability_bins(runs: Sequence[Run]) -> list[tuple[float, float, int]]:
     return [(float(confidence[c].mean()), float(correct[c].mean()), int(c.sum())) for c in chosen if c.any()]
 
 
-def risk_coverage(runs: Sequence[Run], points: int = 100) -> tuple[Numbers, Numbers]:
+def risk_coverage(runs: Sequence[Run]) -> tuple[Numbers, Numbers]:
     """Return coverages (0 to 1] and the error, from 0 to 1, among that share of the most confident predictions.
 
     Predictions of equal confidence count with the mean error of their group, as in `vcotta.runs.metrics.aurc_of`.
@@ -202,7 +202,7 @@ def risk_coverage(runs: Sequence[Run], points: int = 100) -> tuple[Numbers, Numb
     _, group, size = np.unique(-confidence, return_inverse=True, return_counts=True)
     share = np.bincount(group, ~correct) / size
     risk = np.repeat(share, size).cumsum() / np.arange(1, len(confidence) + 1)
-    kept = np.unique(np.ceil(np.linspace(0, 1, points + 1)[1:] * len(confidence)).astype(int))
+    kept = np.unique(np.ceil(np.linspace(0, 1, 101)[1:] * len(confidence)).astype(int))
     return kept / len(confidence), risk[kept - 1]
 
 

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from vcotta._util.locks import locked
 from vcotta._version import __version__
 from vcotta.nn.runtime import Runtime
 from vcotta.serve.adapters import Adapters
+from vcotta.serve.batches import serve_batch
 from vcotta.serve.bundle import Bundle
 from vcotta.serve.claims import LOOK_SECONDS
-from vcotta.serve.engine import Answer, Engine, StateLostError
-from vcotta.serve.events import compare, log_batch
-from vcotta.serve.jobs import Job, Served, nothing_served, refuse, replies, stopping
+from vcotta.serve.engine import Engine, StateLostError
+from vcotta.serve.jobs import Job, Served, nothing_served, refuse, stopping
 from vcotta.serve.logs import log_event
 from vcotta.serve.merging import MergeRule, Merging
 from vcotta.serve.metrics import Metrics
@@ -333,73 +331,4 @@ class Service:
             due[1].engine.save()
 
     def _serve(self, stream: Stream, jobs: list[Job]) -> None:
-        stream.used = time.monotonic()
-        if jobs[0].act is not None:
-            jobs[0].future.set_result(jobs[0].act())
-            return
-        if stream.pinned:
-            for job in jobs:
-                self._predict(stream, job)
-            return
-        self.streams.make_room(stream)
-        if jobs[0].kind == "predict":
-            self._predict(stream, jobs[0])
-        else:
-            self._adapt(stream, jobs)
-        self.streams.make_room(stream)
-
-    def _predict(self, stream: Stream, job: Job) -> None:
-        engine = stream.engine
-        predict = engine.predict_as_source if stream.pinned else engine.predict
-        answer = predict(job.images, job.coverage)
-        (reply,) = replies([job], answer, engine.steps or 0, engine.changes)
-        job.future.set_result(replace(reply, saved=engine.saved_changes))
-
-    def _adapt(self, stream: Stream, jobs: list[Job]) -> None:
-        """Adapt to a pooled batch; if that fails, as if the requests that fail on their own had not been sent."""
-        started, engine = time.monotonic(), stream.engine
-        made: list[Served] = []
-
-        def finish(answer: Answer) -> None:  # while the step can be undone: an answer must not fail after it
-            steps, changes = engine.adapter.steps, engine.changes + 1
-            made.extend(replies(jobs, answer, steps, changes))
-            distance, seconds = engine.adapter.parameter_distance(), time.monotonic() - started
-            entry = stream.history.add(answer, seconds, len(jobs), steps, changes, distance)
-            self.metrics.add_batch(stream.name, entry)
-
-        images = torch.cat([job.images for job in jobs])
-        try:
-            answer = engine.adapt(images, finish)
-        except StateLostError:
-            self.metrics.failed_batches.inc()
-            raise
-        except Exception as error:
-            self.metrics.failed_batches.inc()
-            _log.exception("A batch of %d requests of the stream %s failed and was undone", len(jobs), stream.name)
-            if len(jobs) == 1:
-                refuse(jobs, error)
-            else:
-                self._adapt_without_failing(stream, jobs)
-            return
-        if engine.saves_each_step and not engine.saved:
-            engine.save()
-        for job, reply in zip(jobs, made, strict=True):
-            job.future.set_result(replace(reply, saved=engine.saved_changes))
-        log_batch(stream, answer, made[0], [job.request for job in jobs])
-        compare(stream, images, answer)
-
-    def _adapt_without_failing(self, stream: Stream, jobs: list[Job]) -> None:
-        good = []
-        for job in jobs:
-            try:
-                stream.engine.try_out(job.images)
-                good.append(job)
-            except StateLostError:
-                raise
-            except Exception as error:
-                refuse([job], error)
-        if len(good) == len(jobs):  # each succeeds on its own, they only fail together
-            for job in jobs:
-                self._adapt(stream, [job])
-        elif good:
-            self._adapt(stream, good)
+        serve_batch(stream, jobs, self.streams, self.metrics)

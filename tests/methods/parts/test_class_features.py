@@ -14,7 +14,6 @@ from vcotta.methods.parts.class_features import (
     contrastive_loss,
     cosine_similarities,
     intra_class,
-    intra_distance,
     make_projector,
     nearest_prototypes,
     pair_weights,
@@ -212,14 +211,3 @@ def test_a_batch_with_one_image_a_class_has_a_finite_loss_and_gradient() -> None
     assert term.isfinite()
     assert features.grad.isfinite().all()
     assert intra_class(features, members).item() == 0
-
-
-def test_intra_distance_is_its_formula_over_classes_with_a_pair() -> None:
-    features, members = batch([0, 0, 3, 4, 4, 4])
-    terms = []
-    for k in (0, 4):
-        own = features[members[:, k] > 0]
-        pairs = [(a - b).square().sum() for a, b in itertools.combinations(own, 2)]
-        terms.append(torch.stack(pairs).mean())
-    assert intra_distance(features, members).item() == pytest.approx(torch.stack(terms).mean().item(), rel=1e-4)
-    assert intra_distance(*batch([0, 1, 2])).item() == 0

@@ -7,10 +7,10 @@ from torch import nn
 from vcotta.methods.parts.tokens import (
     catch_attention,
     catch_class_tokens,
-    has_tokens,
     insert_tokens,
     keep_patches,
     require_tokens,
+    transformer,
 )
 from vcotta.models import ViT
 
@@ -80,11 +80,10 @@ def test_hooks_are_removed_even_after_an_error(images) -> None:
 
 def test_only_networks_with_a_class_token_and_attention_blocks_have_tokens(tiny) -> None:
     net = ViT(8, depth=1, width=8, heads=2)
-    assert has_tokens(net)
-    assert has_tokens(nn.Sequential(nn.Identity(), net))
+    assert transformer(nn.Sequential(nn.Identity(), net)) is net
     assert require_tokens(nn.Sequential(net), "rem", "") is net
     net.num_prefix_tokens = 5  # as timm's networks with registers say
-    assert not has_tokens(net)
-    assert not has_tokens(tiny())
+    assert transformer(net) is None
+    assert transformer(tiny()) is None
     with pytest.raises(ValueError, match=r"for rem, .* but got TinyNet, which has no tokens\. Do this\."):
         require_tokens(tiny(), "rem", "Do this.")

@@ -18,7 +18,6 @@ __all__ = [
     "contrastive_loss",
     "cosine_similarities",
     "intra_class",
-    "intra_distance",
     "make_projector",
     "nearest_prototypes",
     "pair_weights",
@@ -151,14 +150,6 @@ def intra_class(features: Tensor, members: Tensor) -> Tensor:
     of_class = of_image.unsqueeze(1).masked_fill(members == 0, _ABSENT).logsumexp(0)
     means = torch.where(pairs > 0, of_class - pairs.clamp_min(1).log(), 0.0)
     return means.sum() / (pairs > 0).sum().clamp_min(1)
-
-
-def intra_distance(features: Tensor, members: Tensor) -> Tensor:
-    r"""Mean over classes of :math:`\operatorname{mean}_{a<b} \|v_a - v_b\|^2`, over classes with two images or more."""
-    counts = members.sum(0)
-    spread = (features - members @ class_centres(features, members)).square().sum(-1)
-    means = 2 * (members.T @ spread) / (counts - 1).clamp_min(1)  # pairs lie twice the variance apart
-    return means.sum() / (counts > 1).sum().clamp_min(1)
 
 
 def _squared_distances(points: Tensor, present: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ def distances(states: Sequence[Networks]) -> list[float]:
     return far
 
 
-def agreements(states: Sequence[Networks], role: str = "teacher") -> list[float]:
+def agreements(states: Sequence[Networks]) -> list[float]:
     r"""Return the cosine between what each stream learned and what the others did on average, -1 to 1.
 
     What stream k learned is :math:`u_k`, the change of its means and point parameters since the source in the units of
@@ -59,10 +59,10 @@ def agreements(states: Sequence[Networks], role: str = "teacher") -> list[float]
     """
     products = torch.zeros(len(states), len(states), dtype=torch.float64)
     start = states[0]["start"]
-    for name in _numbers(states[0][role]):
+    for name in _numbers(states[0]["teacher"]):
         if _is_rho(name, start):
             continue
-        moves = torch.stack([state[role][name].double() - start[name].double() for state in states])
+        moves = torch.stack([state["teacher"][name].double() - start[name].double() for state in states])
         moved = (moves / _unit(start, name)).flatten(1)
         products += moved @ moved.T
     lengths = products.diagonal().sqrt()

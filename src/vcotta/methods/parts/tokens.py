@@ -15,7 +15,6 @@ from vcotta.nn.sharing import current
 __all__ = [
     "catch_attention",
     "catch_class_tokens",
-    "has_tokens",
     "insert_tokens",
     "keep_patches",
     "require_tokens",
@@ -46,11 +45,6 @@ def transformer(net: nn.Module) -> nn.Module | None:
         if usual and len(blocks) and getattr(module, "num_prefix_tokens", 1) == 1:
             return module
     return None
-
-
-def has_tokens(net: nn.Module) -> bool:
-    """Whether a network is a `transformer` or has one inside."""
-    return transformer(net) is not None
 
 
 def require_tokens(net: nn.Module, method: str, advice: str) -> nn.Module:
