@@ -44,7 +44,8 @@ def key_of(row: Row, keys: Sequence[str]) -> tuple[Any, ...]:
 def fill(plan: Plan, keys: Sequence[str], path: Path, work: Path, minutes: float, scores: Callable[[Run], Row]) -> bool:
     """Run the cells that the file has no row of, and write each row as soon as it is there.
 
-    A killed run is resumed from its checkpoint in ``work``. NAME-manifests.json gets the manifest of each run.
+    A killed run is resumed from its checkpoint in ``work``, written every two minutes: that of a large network has
+    more than a gigabyte. NAME-manifests.json gets the manifest of each run.
 
     Args:
         plan: The cells.
@@ -70,7 +71,7 @@ def fill(plan: Plan, keys: Sequence[str], path: Path, work: Path, minutes: float
             return False
         with display() as task:
             out = work / "runs" / cell.spec.key
-            run = run_spec(cell.spec, out, task=task, resume=True, checkpoint_every=50, checkpoint_seconds=30)
+            run = run_spec(cell.spec, out, task=task, resume=True, checkpoint_every=50, checkpoint_seconds=120)
         rows.append(cell.facts | scores(run))
         manifests["/".join(map(str, key))] = portable(dict(run.manifest))
         write_json(path, rows)

@@ -10,6 +10,7 @@ from vcotta.methods import VCoTTAConfig, configure, find_method, list_methods
 
 PRESETS = ("paper", "authors", "best")
 MEANINGS = {
+    "views": "random views beside the image",
     "alpha": "weight of the source, by rule or fixed",
     "source_views": "the source predicts the views, too",
     "scope": "one alpha for the batch, or for each image",

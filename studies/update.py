@@ -3,8 +3,9 @@
     make tables                  # or: python -m studies.update
 
 A page marks what is drawn by ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``. The texts come from the dictionary
-``TABLES`` of each ``studies/NAME/table.py``, of ``benchmarks/table.py``, and of ``studies/package_tables.py``, whose
-tables show the package itself. Result files are made by the ``run.py`` beside them, never by hand.
+``TABLES`` of each ``studies/NAME/table.py``, of ``benchmarks/table.py``, of ``studies/results_table.py``, and of
+``studies/package_tables.py``, which shows the package itself. Result files are made by the ``run.py`` beside them, never
+by hand.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PAGES = (
 
 def tables() -> dict[str, Callable[[], str]]:
     """Return what draws each marked text, by its name."""
-    modules = ["benchmarks.table", "studies.package_tables"]
+    modules = ["benchmarks.table", "studies.package_tables", "studies.results_table"]
     modules += [f"studies.{path.parent.name}.{path.stem}" for path in sorted(STUDIES.glob("*/table*.py"))]
     found: dict[str, Callable[[], str]] = {}
     for name in modules:

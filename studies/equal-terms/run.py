@@ -9,13 +9,12 @@ once. Each method has its settings for the data set, its number of views include
 learns from source data it learns before its run, which is not timed. Seconds are the mean of the last fourteen
 corruptions, as the first has compilations in it. A row is written as soon as it is there, and rows that are in the file
 are kept: the same command continues where the last call was stopped. ``--minutes`` begins no run after this time, and a
-killed run is resumed from its last half minute. ``--plan`` prints the rows that are missing.
+killed run is resumed from its last two minutes. ``--plan`` prints the rows that are missing.
 
 On one H200 in calls of at most ten minutes; by the times of earlier studies about half an hour of runs, after about
 a quarter of an hour for the network, its warm-up and the corrupted files:
 
-    vcotta train --dataset cifar10 --epochs 100 --batch-size 128 --lr 0.1 --rise 0 --weight-decay 1e-4 \
-        --out wrn.safetensors
+    vcotta train --dataset cifar10 --out wrn.safetensors
     vcotta warmup --dataset cifar10 --weights wrn.safetensors --out wrn-warm.safetensors
     vcotta corrupt cifar10 --out cifar10c
     run="python -m studies.equal-terms.run cifar10c --weights wrn.safetensors --warmed wrn-warm.safetensors \
@@ -49,7 +48,7 @@ from vcotta.runs.spec import RunSpec
 DATA = {"cifar10c": "cifar10", "cifar100c": "cifar100", "digits": "digits"}
 STARTS = ("plain", "warmed")
 IMAGES, BEST, SEEDS = 2000, 6, (0, 1, 2)
-KEYS = ("network", "method", "start", "preset", "seed", "images")
+KEYS = ("network", "method", "start", "preset", "seed", "images", "views")
 UNRANKED = ("source", "bn", "vcotta")
 """Methods that are not among the best others: two that do not learn, and VCoTTA itself."""
 
@@ -59,8 +58,10 @@ def cells(options: argparse.Namespace, rows: list[Row]) -> Iterator[Cell]:
     for seed in options.seeds:
         for start in STARTS:
             for method in options.methods:
-                for preset in options.presets if method == "vcotta" else (None,):
-                    yield _cell(options, method, start, preset, seed, options.images)
+                ours = method == "vcotta"
+                for preset in options.presets if ours else (None,):
+                    for views in options.views if ours else (None,):
+                        yield _cell(options, method, start, preset, seed, options.images, views)
     if options.full:
         for method, start in chosen(rows, options.images):
             for seed in SEEDS:
@@ -82,15 +83,22 @@ def chosen(rows: Sequence[Row], images: int | None) -> list[tuple[str, str]]:
 
 
 def _cell(
-    options: argparse.Namespace, method: str, start: str, preset: str | None, seed: int, images: int | None
+    options: argparse.Namespace,
+    method: str,
+    start: str,
+    preset: str | None,
+    seed: int,
+    images: int | None,
+    views: int | None = None,
 ) -> Cell:
     warmed = start == "warmed"
+    asked = {"preset": preset, "views": views}
     spec = RunSpec(
         method,
         DATA[options.part],
         options.network,
         options.warmed if warmed else options.weights,
-        options={"preset": preset} if preset else {},
+        options={name: value for name, value in asked.items() if value is not None},
         start=start_of(find_method(method).needs_variational, warmed),  # type: ignore[arg-type]
         corruptions=tuple(options.corruptions),
         limit=images,
@@ -100,7 +108,7 @@ def _cell(
     )
     network = options.network or find_benchmark(DATA[options.part]).network
     facts = {"network": network, "method": method, "start": start, "preset": preset, "seed": seed, "images": images}
-    return Cell(facts, spec)
+    return Cell(facts | {"views": getattr(spec.config, "views", None)}, spec)
 
 
 def scores(run: Run) -> Row:
@@ -128,6 +136,7 @@ def parser() -> argparse.ArgumentParser:
         "--methods", nargs="+", default=list_general_methods(), help="by default all that take any network"
     )
     found.add_argument("--presets", nargs="+", default=["best"], help="presets of VCoTTA")
+    found.add_argument("--views", nargs="+", type=int, default=[None], help="views of VCoTTA; by default the preset's")
     found.add_argument("--corruptions", nargs="+", default=list(STANDARD), help="to try the command: only these")
     found.add_argument("--seeds", nargs="+", type=int, default=[0], help="seeds of the first part")
     found.add_argument("--minutes", type=float, default=8, help="begin no run after this time")

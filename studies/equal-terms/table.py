@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +43,7 @@ def summary_text(folder: Path = RESULTS) -> str:
     """Say which parts were measured, and VCoTTA's error beside that of the best other method."""
     lines = []
     for part, title in TITLES.items():
-        means = means_of(_most_images(rows_of(part, folder)))
+        means = means_of(_compared(rows_of(part, folder)))
         ours = {key: error for key, error in means.items() if key[0].startswith("vcotta")}
         others = {key: error for key, error in means.items() if key not in ours}
         if not (ours and others):
@@ -56,20 +57,28 @@ def summary_text(folder: Path = RESULTS) -> str:
     return " ".join(lines)
 
 
-def _most_images(rows: list[Row]) -> list[Row]:
-    """Return the rows of all images, if there are any, or else of the most."""
-    counts = {row["images"] for row in rows}
-    most = None if None in counts else max(counts, default=None)
-    return [row for row in rows if row["images"] == most]
+def _compared(rows: list[Row]) -> list[Row]:
+    """Return the rows of all images, or else of the most, of which VCoTTA has some and other methods, too."""
+    for count in sorted({row["images"] for row in rows}, key=lambda images: -(images or math.inf)):
+        found = [row for row in rows if row["images"] == count]
+        if 0 < sum(row["method"] == "vcotta" for row in found) < len(found):
+            return found
+    return []
 
 
 def _groups(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
     """Return the rows of all seeds by the name of the method and the start."""
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        name = row["method"] if row["preset"] is None else f"{row['method']} ({row['preset']})"
-        found.setdefault((name, row["start"]), []).append(row)
+        found.setdefault((_name(row), row["start"]), []).append(row)
     return dict(sorted(found.items(), key=lambda pair: statistics.fmean(row["error"] for row in pair[1])))
+
+
+def _name(row: Row) -> str:
+    """Return the method of a row, with its preset and views if it has them."""
+    views = None if row["views"] is None else f"{row['views']} views"
+    words = [word for word in (row["preset"], views) if word]
+    return f"{row['method']} ({', '.join(words)})" if words else str(row["method"])
 
 
 def means_of(rows: list[Row]) -> dict[tuple[str, str], float]:

@@ -6,7 +6,7 @@ and the five best others also from the warmed one. pacs goes from photographs to
 to photographs that the network was not trained on, with labels shuffled and correlated.
 How: corrupted images are made once, in the work folder. A row is written as soon as it is there, and rows that are in
 the file already are kept; --minutes ends a call before a new row, and the same command continues. Runs can be resumed,
-so that a killed call loses half a minute.
+so that a killed call loses two minutes at most.
 
     python -m studies.imagenet.run imagenetc --model resnet-50-v1 --weights resnet50.safetensors \
         --warmed resnet50-warm.safetensors --source folder:POOL --device cuda
@@ -122,6 +122,7 @@ def _corruptions(options: argparse.Namespace, rows: list[Row]) -> Iterator[Cell]
         source=options.source,
         corruptions=options.corruptions,
         corrupted=folder,
+        limit=options.images,
         batch_size=options.batch_size,
         device=options.device,
     )

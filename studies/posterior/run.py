@@ -22,7 +22,6 @@ import argparse
 import copy
 import functools
 import json
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -36,39 +35,39 @@ from torch.nn import functional as F
 
 import vcotta
 from studies.files import results_of
-from vcotta import Runtime, WarmUpConfig, sampling, to_variational, warm_up
+from studies.posterior.meaning import BEFORE, PLAIN, Meaning
+from vcotta import Runtime, WarmUpConfig, to_variational, warm_up
 from vcotta._util.files import write_json
 from vcotta.bayes import variational_parameters
 from vcotta.bayes.layers import variational_layers
 from vcotta.corruptions import EXTRA, corrupt
 from vcotta.data import batches
-from vcotta.data.types import to_tensor
-from vcotta.experiments.benchmarks import DIGITS_TRAINING, MEASURED_WARM_UP, Benchmark, find_benchmark
+from vcotta.experiments.benchmarks import DIGITS_TRAINING, Benchmark, find_benchmark
 from vcotta.experiments.grid import run_spec
 from vcotta.methods.vcotta import VCoTTA
-from vcotta.nn.batch_norm import use_batch_statistics
-from vcotta.nn.rng import OwnRng
 from vcotta.runs.spec import RunSpec
 from vcotta.training.trainer import train
 
-DRAWS, VIEWS = 8, 4
+VIEWS = 4
 TABLES = {"digits": 224}
 """Severity constants with which digits are about as hard as on the fifteen corruptions."""
 
 WARM_UPS: dict[str, dict[str, Any] | None] = {
     "none": None,
-    "before: one absolute step": {
-        name: getattr(MEASURED_WARM_UP, name) for name in ("lr", "relative", "sigma_travel", "kl_weight", "held_back")
-    },
+    "before: one absolute step": BEFORE | PLAIN,
     "default": {},
-    "half the travel of sigma": {"sigma_travel": 8.0},
-    "five times the divergence": {"kl_weight": 0.05},
-    "widths from 0.1": {"sigma_ratio": 0.1},
-    "widths from 1": {"sigma_ratio": 1.0},
-    "three times the step": {"lr": 0.03},
-    "a third of the step": {"lr": 0.003},
-    "twice the epochs": {"epochs": 10},
+    "without AugMix": PLAIN,
+    "half the travel of sigma": PLAIN | {"sigma_travel": 8.0},
+    "five times the divergence": PLAIN | {"kl_weight": 0.05},
+    "widths from 0.1": PLAIN | {"sigma_ratio": 0.1},
+    "widths from 1": PLAIN | {"sigma_ratio": 1.0},
+    "three times the step": PLAIN | {"lr": 0.03},
+    "a third of the step": PLAIN | {"lr": 0.003},
+    "twice the epochs": PLAIN | {"epochs": 10},
 }
+"""Each with one thing changed from ``without AugMix``."""
+BASE = "without AugMix"
+"""The warm-up that cuts and streams start from: they were measured before AugMix became the default."""
 UNITS_OF_SIGMA = "by evidence, steps in units of sigma"
 EVIDENCE: dict[str, Any] = {"prediction_alpha": "evidence"}
 """The source's weight in the prediction while the other parts were compared."""
@@ -132,6 +131,7 @@ class Study:
         self.runtime = Runtime(options.device)
         self.warm = functools.cache(self._warm)
         self.plain = functools.cache(self._plain)
+        self.meaning = functools.cache(self._meaning)
         self.rows: dict[str, list[dict[str, Any]]] = {"warmups": [], "cuts": [], "streams": []}
         if options.out.exists():
             self.rows |= json.loads(options.out.read_text(encoding="utf-8"))
@@ -141,16 +141,15 @@ class Study:
         for name in WARM_UPS:
             if self._new("warmups", network, seed, name):
                 net = self.warm(network, seed, name)
-                self._add("warmups", network, seed, name, **self._meaning(net), **self._adapted(net, seed))
+                self._add("warmups", network, seed, name, **self.meaning().of(net), **self._adapted(net, seed))
 
     def cuts(self, network: str, seed: int) -> None:
         """Add a row for each way to choose the weights that are set to zero."""
-        test, labels = self._test()
-        net = self.warm(network, seed, "default")
+        net = self.warm(network, seed, BASE)
         for share in (0.3, 0.5, 0.7):
             for rule in ("|mean| / sigma", "|mean|", "sigma", "random"):
                 if self._new("cuts", network, seed, f"{rule}, {share}"):
-                    error, nll = self._scores(cut(net, share, rule, seed), test, labels, batchwise=True)
+                    error, nll = self.meaning().scores(cut(net, share, rule, seed), *self._test(), batchwise=True)
                     self._add("cuts", network, seed, f"{rule}, {share}", rule=rule, share=share, error=error, nll=nll)
 
     def streams(self, network: str, seed: int) -> None:
@@ -160,7 +159,7 @@ class Study:
                 if self._new("streams", network, seed, f"{stream}: {name}"):
                     spec = self._spec(seed, stream, settings, words)
                     with units_of_sigma() if name == UNITS_OF_SIGMA else nullcontext():
-                        mean = run_spec(spec, model=self.warm(network, seed, "default")).summary()["mean"]
+                        mean = run_spec(spec, model=self.warm(network, seed, BASE)).summary()["mean"]
                     scores = {"error": round(100 * mean["error"], 3), "nll": round(mean["nll"], 4)}
                     self._add("streams", network, seed, f"{stream}: {name}", stream=stream, variant=name, **scores)
 
@@ -208,25 +207,13 @@ class Study:
         )
         return warm_up(plain, loader, config, runtime=self.runtime, progress=False)
 
-    def _meaning(self, net: nn.Module) -> dict[str, Any]:
-        """Clean and corrupted scores of means and draws, and how widths vary."""
+    def _meaning(self) -> Meaning:
         test, labels = self._test()
-        clean = self._scores(net, test, labels)
-        drawn = self._scores(net, test, labels, draws=DRAWS)
-        found, also = [], []
         limit = self.options.limit or len(test)
-        for name in EXTRA:
-            images = corrupt(test[:limit], name, severity=5, table=TABLES.get(self.options.dataset))
-            found.append(self._scores(net, images, labels[:limit], batchwise=True))
-            also.append(self._scores(net, images, labels[:limit], batchwise=True, draws=DRAWS))
-        sigmas = [F.softplus(layer.weight_rho) for _, layer in variational_layers(net)]
-        spread = sorted((sigma.std() / sigma.mean()).item() for sigma in sigmas)
-        names = ("clean", "clean_draws", "corrupted", "corrupted_draws")
-        scores = (clean, drawn, _mean(found), _mean(also))
-        return {
-            **{name: {"error": error, "nll": nll} for name, (error, nll) in zip(names, scores, strict=True)},
-            "spread": {"least": round(spread[0], 3), "median": round(spread[len(spread) // 2], 3)},
-        }
+        table = TABLES.get(self.options.dataset)
+        held_out = [(corrupt(test[:limit], name, severity=5, table=table), labels[:limit]) for name in EXTRA]
+        size = self.options.batch_size or self.data.batch_size
+        return Meaning(self.runtime, size, (test, labels), held_out)
 
     def _adapted(self, net: nn.Module, seed: int) -> dict[str, Any]:
         mean = run_spec(self._spec(seed, "continual", EVIDENCE, {}), model=net).summary()["mean"]
@@ -235,26 +222,6 @@ class Study:
     def _test(self) -> tuple[Any, Any]:
         data = self.data.load()
         return np.asarray(data.images)[: self.options.clean], data.labels[: self.options.clean]
-
-    @torch.no_grad()
-    def _scores(
-        self, net: nn.Module, images: Any, labels: Any, *, batchwise: bool = False, draws: int = 0
-    ) -> tuple[float, float]:
-        """Error in per cent and NLL, of the means or of the mean prediction of draws."""
-        net = self.runtime.place(copy.deepcopy(net))
-        if batchwise:
-            use_batch_statistics(net, True)
-        found = []
-        size = self.options.batch_size or self.data.batch_size
-        with OwnRng(0, self.runtime.device).scope():
-            for start in range(0, len(images), size):
-                batch = self.runtime.place_images(to_tensor(images[start : start + size]))
-                with sampling(net) if draws else nullcontext():
-                    passes = [self.runtime.forward(net, batch).log_softmax(-1) for _ in range(max(1, draws))]
-                found.append(torch.stack(passes).logsumexp(0).cpu() - math.log(len(passes)))
-        log_probs, truth = torch.cat(found), torch.as_tensor(np.asarray(labels))
-        wrong = (log_probs.argmax(-1) != truth).double().mean().item()
-        return round(100 * wrong, 3), round(F.nll_loss(log_probs, truth).item(), 4)
 
     def _new(self, part: str, network: str, seed: int, name: str) -> bool:
         return all((row["network"], row["seed"], row["name"]) != (network, seed, name) for row in self.rows[part])
@@ -265,11 +232,6 @@ class Study:
         self.rows[part].append({"network": network, "seed": seed, "name": name, **values, **facts})
         write_json(self.options.out, self.rows)
         print(network, seed, name, values, flush=True)
-
-
-def _mean(scores: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    error, nll = np.mean(scores, axis=0)
-    return round(float(error), 3), round(float(nll), 4)
 
 
 @torch.no_grad()

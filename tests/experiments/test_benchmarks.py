@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from PIL import Image
 
-from vcotta.experiments.benchmarks import BENCHMARKS, MEASURED_WARM_UP, find_benchmark
+from vcotta.bayes import WarmUpConfig
+from vcotta.experiments.benchmarks import BENCHMARKS, find_benchmark
 from vcotta.methods import DATASETS, configure, list_methods
 from vcotta.runs.spec import RunSpec
 
@@ -38,13 +37,18 @@ def test_settings_of_the_papers_benchmarks_are_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, benchmark in BENCHMARKS.items() if benchmark.training])
-def test_a_warm_up_shows_the_images_of_the_training(name: str) -> None:
-    assert BENCHMARKS[name].warm_up.augmix == BENCHMARKS[name].training.augmix
+def test_a_warm_up_mirrors_images_where_the_training_does(name: str) -> None:
     assert BENCHMARKS[name].warm_up.flip == BENCHMARKS[name].training.flip
 
 
 def test_the_warm_up_of_cifar100_is_the_one_of_the_headline() -> None:
-    assert BENCHMARKS["cifar100"].warm_up == replace(MEASURED_WARM_UP, epochs=10, augmix=True)
+    found = BENCHMARKS["cifar100"].warm_up
+    assert (found.epochs, found.lr, found.relative, found.augmix, found.kl_weight) == (10, 3e-4, False, True, 0.7)
+
+
+def test_other_benchmarks_take_the_default_warm_up() -> None:
+    for name in ("cifar10", "imagenet", "tiny-imagenet"):
+        assert BENCHMARKS[name].warm_up == WarmUpConfig()
 
 
 def test_unknown_data_sets_suggest_the_nearest() -> None:

@@ -98,10 +98,10 @@ def test_the_papers_preset_warms_up_as_printed() -> None:
         return network_facts(RunSpec("vcotta", data, **more))["warm_up"]
 
     printed = {"options": {"preset": "paper"}}
-    assert warm_up("cifar10")["kl_weight"] == 0.7
+    assert (warm_up("cifar10")["kl_weight"], warm_up("cifar10")["augmix"]) == (0.01, True)
     assert warm_up("cifar10", **printed)["kl_weight"] is None
     varied = warm_up("cifar10", **printed, warm_up={"epochs": 2})
-    assert (varied["kl_weight"], varied["epochs"]) == (None, 2)
+    assert (varied["kl_weight"], varied["epochs"], varied["augmix"]) == (None, 2, False)
     long, short = warm_up("cifar100"), warm_up("cifar100", **printed)
     assert (long["epochs"], long["augmix"]) == (10, True)
     assert (short["epochs"], short["augmix"], short["kl_weight"]) == (5, False, None)

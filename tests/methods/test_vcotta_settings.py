@@ -97,7 +97,7 @@ def test_a_plain_network_is_refused_without_source_data_and_warmed_up_with_it(ti
     assert not torch.equal(named.start.fc.weight, adapter.start.fc.weight)
 
 
-PUBLISHED = {"lr": 3e-4, "relative": False, "sigma_travel": None, "held_back": 0.0}
+PUBLISHED = {"lr": 3e-4, "relative": False, "sigma_travel": None, "augmix": False, "held_back": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -113,5 +113,5 @@ def test_a_plain_network_is_warmed_up_as_its_preset_says(preset, changed, tiny, 
 
 
 def test_the_papers_warm_up_on_cifar100_has_its_epochs_and_no_augmix() -> None:
-    published = PUBLISHED | {"kl_weight": None, "epochs": 5, "augmix": False}
+    published = PUBLISHED | {"kl_weight": None, "epochs": 5}
     assert warm_up_settings("vcotta", "cifar100", "paper") == published

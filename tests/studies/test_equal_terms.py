@@ -18,7 +18,7 @@ picture = importlib.import_module("studies.equal-terms.picture")
 
 
 def row(method: str, error: float, **more) -> dict:
-    facts = {"network": "wrn-28-10", "start": "plain", "preset": None, "seed": 0, "images": 2000}
+    facts = {"network": "wrn-28-10", "start": "plain", "preset": None, "seed": 0, "images": 2000, "views": None}
     facts |= {"nll": 1.0, "brier": 0.5, "ece": 0.1, "domains": ["fog", "snow"], "errors": [error - 1, error + 1]}
     facts |= {"seconds_per_corruption": 2.0, "peak_gib": 1.5, "batch_size": 200, "weights_file_sha256": "0"}
     facts |= {"hardware": "a GPU", "torch": "2", "precision": "bf16", "forwards": 3.0, "backwards": 1.0}

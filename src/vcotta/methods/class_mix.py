@@ -67,6 +67,9 @@ def effective_classes(log_probs: Tensor) -> Tensor:
     return (-(mean * mean.clamp_min(1e-12).log()).sum()).exp()
 
 
+_IN_A_ROW = 3  # a batch alone may look like clumps by chance, a corrupted one more so
+
+
 class ClumpWarning:
     """Warns once if the batches of a stream seem to hold few classes.
 
@@ -76,37 +79,43 @@ class ClumpWarning:
     Attributes:
         low: Whether labels seem not to come in random order; where that is not inferred, whether the latest batch, of
             eight images or more, held less than half the classes of one in random order.
+        lows: How many batches in a row were low.
     """
 
     def __init__(self) -> None:
         self.seen: list[float] = []
         self.done = self.low = False
+        self.lows = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed stream needs."""
-        return {"seen": list(self.seen), "done": self.done, "low": self.low}
+        return {"seen": list(self.seen), "done": self.done, "low": self.low, "lows": self.lows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.seen, self.done, self.low = list(state.get("seen", [])), state.get("done", False), state.get("low", False)
+        self.lows = state.get("lows", 0)
 
     def wants(self, images: int, step: int) -> bool:
         """Whether to look at a batch of so many images, the ``step``-th of its stream."""
         return not self.done and images > 1 and step >= 4 and step & (step - 1) == 0
 
     def see(self, notes: Mapping[str, Any], images: int, method: str, *, inferred: bool) -> None:
-        """Take in `Adapter.last` of a step, and warn: at once if statistics are ``inferred``, or after three looks."""
+        """Take in `Adapter.last` of a step, and warn when three in a row are low, or three looks in the mean."""
         diversity = notes["class_diversity"]
         shuffled = notes.get("random_order")
         self.low = images >= 8 and diversity < 0.5 if shuffled is None else shuffled < 0.5
         if math.isfinite(diversity):
             self.seen = [*self.seen, diversity][-3:]
         mean = sum(self.seen) / max(1, len(self.seen))
-        if self.done or not (self.low if inferred else len(self.seen) == 3 and mean < 0.5):
+        self.lows = self.lows + 1 if self.low else 0
+        if self.done or not (self.lows >= _IN_A_ROW if inferred else len(self.seen) == 3 and mean < 0.5):
             return
         self.done = True
-        found = "The labels of this stream seem correlated, as batches hold few classes or neighbours agree: "
-        found += f"{diversity if inferred else mean:.0%} of the variety of a stream in random order. {method} "
+        share = diversity if inferred else mean
+        few = share < 0.75
+        sign = f"its batches hold {share:.0%} of the classes of" if few else "neighbours agree more often than in"
+        found = f"The labels of this stream seem correlated: {sign} a stream in random order. {method} "
         remedy = (
             "infers statistics and label prior there, which needs nothing from you."
             if inferred

@@ -113,7 +113,7 @@ def test_experiments_share_the_runs_they_have_in_common() -> None:
     main = keys["main"]
     assert set(keys["cost"].values()) <= set(main.values())
     same = {"reset": "vcotta", "ablation-components": "VWU", "warmup-vs-bnn": "warm-up"}
-    for name, label in {**same, "augmentations": "vcotta, 32 views", "warmup-data": "1/1 of the source"}.items():
+    for name, label in {**same, "augmentations": "vcotta, 8 views", "warmup-data": "1/1 of the source"}.items():
         assert keys[name][label] == main["vcotta"], name
     assert keys["augmentations"]["cotta, 32 views"] == keys["reset"]["cotta"] == main["cotta"]
     assert main["vcotta"] not in (keys["reset"]["vcotta, reset"], keys["mixture-weights"]["adaptive"])

@@ -1,0 +1,72 @@
+"""The tables of large networks: their warm-ups, and VCoTTA with one thing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from studies.files import read_result
+from studies.markdown import table
+from studies.scores import Row
+
+NETWORKS = {"cifar10": "WRN-28-10, CIFAR-10", "imagenet": "ResNet-50, ImageNet"}
+
+
+def warmups_text() -> str:
+    """Return a table for each network, a row for each warm-up."""
+    parts = []
+    headings = ["Warm-up", "Epochs", "Clean: means", "eight draws", "BN, corrupted: means", "draws"]
+    headings += ["Sigma varies by: least", "median", "Way kept", "VCoTTA"]
+    for dataset, title in NETWORKS.items():
+        rows = []
+        for row in _rows(dataset, "warm-up"):
+            cells = [_pair(row[part]) for part in ("clean", "clean_draws", "corrupted", "corrupted_draws")]
+            spread = [f"{row['spread'][part]:.2f}" for part in ("least", "median")]
+            epochs = "-" if row["warm_up"] == "none" else str(row["epochs"] or 5)
+            rows.append((row["warm_up"], epochs, *cells, *spread, _way(row["words"]), _pair(row["adapted"])))
+        parts.append(f"**{title}**\n\n{table(headings, rows)}")
+    return "\n\n".join([*parts, _note()])
+
+
+def variants_text() -> str:
+    """Return a row for each thing that was changed, with error and NLL on each network."""
+    found = {dataset: {row["variant"]: row for row in _from_the_default(dataset)} for dataset in NETWORKS}
+    names = list(dict.fromkeys(name for rows in found.values() for name in rows))
+    cells = [
+        (name, *(_pair(rows[name]["adapted"]) if name in rows else "" for rows in found.values())) for name in names
+    ]
+    return table(["VCoTTA", *NETWORKS.values()], cells)
+
+
+def _from_the_default(dataset: str) -> list[Row]:
+    """The rows of the warm-up of five epochs and what was changed from it."""
+    rows = _rows(dataset, "warm-up") + _rows(dataset, "variant")
+    return [row for row in rows if (row["warm_up"], row["epochs"]) == ("default", None)]
+
+
+def _rows(dataset: str, what: str) -> list[Row]:
+    rows: list[Row] = read_result("posterior", "large.json")
+    return [row for row in rows if (row["dataset"], row["what"]) == (dataset, what)]
+
+
+def _pair(scores: Row) -> str:
+    return f"{scores['error']:.2f} / {scores['nll']:.3f}"
+
+
+def _way(words: Sequence[str]) -> str:
+    """Return the share of the warm-up's way that its held-back images let it go."""
+    told = [word.split(" of its way")[0].split()[-1] for word in words if " of its way is kept" in word]
+    return told[0] if told else "1"
+
+
+def _note() -> str:
+    rows = read_result("posterior", "large.json")
+    counts = {dataset: {row["limit"] for row in rows if row["dataset"] == dataset}.pop() for dataset in NETWORKS}
+    views = {row["views"] for row in rows}.pop()
+    where = {f"{row['hardware']}, torch {row['torch']}" for row in rows}.pop()
+    return (
+        f"Error % / NLL; {counts['cifar10']} and {counts['imagenet']} images of each extra corruption at severity 5, "
+        f"VCoTTA with {views} views, one seed; {where} (`studies/posterior/large.py`)."
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {"posterior-large": warmups_text, "posterior-variants": variants_text}
