@@ -4,8 +4,8 @@
 
 A page marks what is drawn by ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``. The texts come from the dictionary
 ``TABLES`` of each ``studies/NAME/table.py``, of ``benchmarks/table.py``, of ``studies/results_table.py``, and of
-``studies/package_tables.py``, which shows the package itself. Result files are made by the ``run.py`` beside them, never
-by hand.
+``studies/package_tables.py``, which shows the package itself. Result files are made by the ``run.py`` beside them,
+never by hand.
 """
 
 from __future__ import annotations

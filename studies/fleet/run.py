@@ -9,7 +9,7 @@ stream has a client that sends its next request when the last is answered: eight
 corruption of its own; one request in five goes before with something that must be refused: another stream's token, a
 cut array, no images, an odd name, a pickle. Each answer of the streams in the sample is compared, digit for digit, with
 that of a service that has this stream alone, from its start or from what it kept when the server was killed. Clients
-and server share the machine.
+and server share the machine; how much of its CPU time other processes used meanwhile is in the result (Linux).
 
     OMP_NUM_THREADS=1 python -m studies.fleet.run --bundle digits.bundle --json studies/fleet/results/fleet.json
 """
@@ -279,6 +279,7 @@ def fleet(bundle: Path, streams: int, minutes: float, mebibytes: int, checkpoint
     """Run the load with a kill in the middle, and return what was measured."""
     torch.set_num_threads(1)
     images, tally = Images(streams), Tally()
+    clock = time.monotonic(), busy_seconds(), own_seconds()
     with tempfile.TemporaryDirectory() as folder:
         server = Server(bundle, Path(folder), streams, mebibytes, checkpoint_seconds)
         started = [server.start()]
@@ -294,6 +295,9 @@ def fleet(bundle: Path, streams: int, minutes: float, mebibytes: int, checkpoint
             metrics = http.get(f"{server.address}/metrics").text
         code = server.stop()
         log = (Path(folder) / "server.log").read_text()
+    took, busy, own = (
+        now - then for now, then in zip((time.monotonic(), busy_seconds(), own_seconds()), clock, strict=True)
+    )
     sample = [round(place * (streams - 1) / max(1, min(SAMPLE, streams) - 1)) for place in range(min(SAMPLE, streams))]
     compared = 0
     for stream in sample:
@@ -308,6 +312,10 @@ def fleet(bundle: Path, streams: int, minutes: float, mebibytes: int, checkpoint
     return {
         "streams": streams,
         "minutes": round(seconds / 60, 1),
+        "cpu_share": {
+            "server_and_clients": round(own / took / (os.cpu_count() or 1), 2),
+            "others": round(max(0.0, busy - own) / took / (os.cpu_count() or 1), 2),
+        },
         "images_a_request": IMAGES,
         "memory_mib": mebibytes,
         "state_kib": round(state["held"] / 1024 / max(1, state["in_memory"])),
@@ -341,8 +349,21 @@ def fleet(bundle: Path, streams: int, minutes: float, mebibytes: int, checkpoint
             ],
         },
         "failures_in_the_log": log.count(" ERROR "),
+        "first_failures": re.findall(r" ERROR (.*)", log)[:3],
         "exit_code": code,
     }
+
+
+def busy_seconds() -> float:
+    """Return the CPU seconds of all processes of the machine since it started."""
+    with Path("/proc/stat").open() as file:
+        user, nice, system, _, _, *interrupts = map(int, file.readline().split()[1:8])
+    return (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+
+
+def own_seconds() -> float:
+    """Return the CPU seconds of this process and of the servers that have ended."""
+    return sum(os.times()[:4])
 
 
 def counter(metrics: str, key: str) -> int:

@@ -1,12 +1,12 @@
-r"""A replica of two is killed under load: what its streams lose, what their clients are told, and what others notice.
+r"""A replica of two is killed under load, again and again: what its streams lose, and what their clients are told.
 
-What: requests by status before, during and after the kill, steps that were acknowledged and lost, whether each of them
+What: requests by status before the first kill and after it, steps that were acknowledged and lost, whether each of them
 could be known from what the client was answered (an answer's header `Vcotta-Saved` says what would survive), seconds
-until every stream was answered again, and seconds to an answer (median, 99th percentile).
+until every stream was answered again, and seconds to an answer before the first kill (median, 99th percentile).
 How: `vcotta serve --engine ray --replicas 2` in a process of its own, with a bundle of digits (``vcotta bundle --out
 digits.bundle``). Each stream has a client that sends its next eight digits when the last are answered, and waits as
-long as a 503 says. Half-way the replica with most streams gets SIGKILL. This is done for each number of
-``--checkpoint-seconds``; 0 is one before each answer. Clients, replicas and Ray share the machine.
+long as a 503 says. Now and then the replica with most streams gets SIGKILL; Ray starts another. This is done for each
+number of ``--checkpoint-seconds``; 0 is one before each answer. Clients, replicas and Ray share the machine.
 
     OMP_NUM_THREADS=1 python -m studies.fleet.run_replicas --bundle digits.bundle \
         --json studies/fleet/results/replicas.json
@@ -105,44 +105,58 @@ async def replicas_of(http: httpx.AsyncClient, server: Server) -> dict[str, int]
     return {stream: int(process) for process, stream in re.findall(pattern, answer.text)}
 
 
-async def load(server: Server, images: Images, streams: int, seconds: float) -> dict[str, Any]:
-    """Send for so many seconds, kill a replica, and send for as long again; return what happened."""
+async def load(server: Server, images: Images, streams: int, seconds: float, kills: int) -> dict[str, Any]:
+    """Send for so many seconds, then kill a replica and send for as long again, several times; return what happened."""
     clients, ended = [Client(stream) for stream in range(streams)], asyncio.Event()
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(timeout=httpx.Timeout(PATIENCE), limits=limits) as http:
         tasks = [asyncio.create_task(send(http, server, images, client, ended)) for client in clients]
         await asyncio.sleep(seconds)
         await until(lambda: all(client.statuses[200] for client in clients))
-        of = await replicas_of(http, server)
-        ((victim, _),) = Counter(of.values()).most_common(1)
         before = sum((client.statuses for client in clients), Counter[int]())
         seconds_before = [one for client in clients for one in client.seconds]
-        killed = time.monotonic()
-        os.kill(victim, signal.SIGKILL)
-        await until(lambda: all(client.answered > killed + 1 for client in clients))
-        again = time.monotonic() - killed
-        await asyncio.sleep(max(0.0, seconds - again))
+        made = [await kill(http, server, clients, seconds) for _ in range(kills)]
         ended.set()
         await asyncio.gather(*tasks)
-    wrong = [one for client in clients for one in client.wrong]
-    others = [client for client in clients if of[name(client.stream)] != victim]
-    wrong += [f"{name(client.stream)} of another replica lost {client.lost} steps" for client in others if client.lost]
     after = sum((client.statuses for client in clients), Counter[int]()) - before
+    wrong = [one for client in clients for one in client.wrong] + [one for each in made for one in each.pop("wrong")]
     return {
-        "streams_of_the_killed_replica": streams - len(others),
+        "kills": made,
         "before": {str(status): count for status, count in sorted(before.items())},
         "after": {str(status): count for status, count in sorted(after.items())},
-        "refused_streams_of_other_replicas": sum(client.statuses[503] > 0 for client in others),
-        "acknowledged_steps_lost": {
-            "most": max(client.lost for client in clients),
-            "all": sum(client.lost for client in clients),
-            "of": before[200],
-        },
-        "seconds_until_all_are_answered": round(again, 1),
+        "acknowledged_steps_lost": sum(each["lost"] for each in made),
+        "acknowledged_steps": before[200] + after[200],
         "seconds_p50": round(quantiles(seconds_before, n=100)[49], 3),
         "seconds_p99": round(quantiles(seconds_before, n=100)[98], 3),
         "wrong": wrong[:20],
         "wrong_answers": len(wrong),
+    }
+
+
+async def kill(http: httpx.AsyncClient, server: Server, clients: list[Client], seconds: float) -> dict[str, Any]:
+    """Kill the replica with most streams, wait until all streams are answered and for so long; return what it did."""
+    of = await replicas_of(http, server)
+    ((victim, _),) = Counter(of.values()).most_common(1)
+    lost = [client.lost for client in clients]
+    refused = [client.statuses[503] for client in clients]
+    killed = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    await until(lambda: all(client.answered > killed + 1 for client in clients))
+    again = time.monotonic() - killed
+    await asyncio.sleep(max(0.0, seconds - again))
+    now = [client.lost - past for client, past in zip(clients, lost, strict=True)]
+    others = [client for client in clients if of[name(client.stream)] != victim]
+    return {
+        "streams": len(clients) - len(others),
+        "lost": sum(now),
+        "most_of_one_stream": max(now),
+        "refused_streams_of_other_replicas": sum(client.statuses[503] > refused[client.stream] for client in others),
+        "seconds_until_all_are_answered": round(again, 1),
+        "wrong": [
+            f"{name(client.stream)} of another replica lost {now[client.stream]} steps"
+            for client in others
+            if now[client.stream]
+        ],
     }
 
 
@@ -155,13 +169,13 @@ async def until(done: Any) -> None:
         await asyncio.sleep(0.05)
 
 
-def measure(bundle: Path, streams: int, seconds: float, checkpoint_seconds: float) -> dict[str, Any]:
-    """Return one row: a fleet of two replicas, one of which is killed."""
+def measure(bundle: Path, streams: int, seconds: float, kills: int, checkpoint_seconds: float) -> dict[str, Any]:
+    """Return one row: a fleet of two replicas, one of which is killed, several times."""
     images = Images(streams)
     with tempfile.TemporaryDirectory() as folder:
         server = Server(bundle, Path(folder), streams, 256, checkpoint_seconds, "--engine", "ray", "--replicas", "2")
         server.start()
-        found = asyncio.run(load(server, images, streams, seconds))
+        found = asyncio.run(load(server, images, streams, seconds, kills))
         code = server.stop()
     return {"checkpoint_seconds": checkpoint_seconds, **found, "exit_code": code}
 
@@ -170,7 +184,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bundle", type=Path, required=True, help="a bundle of the digits, from `vcotta bundle`")
     parser.add_argument("--streams", type=int, default=24)
-    parser.add_argument("--seconds", type=float, default=40, help="before the kill, and after it")
+    parser.add_argument("--seconds", type=float, default=40, help="before the first kill, and after each")
+    parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--checkpoint-seconds", type=float, nargs="+", default=[5.0, 0.0])
     parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args(arguments)
@@ -190,7 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "rows": [],
     }
     for checkpoint_seconds in options.checkpoint_seconds:
-        found["rows"].append(measure(options.bundle, options.streams, options.seconds, checkpoint_seconds))
+        given = options.bundle, options.streams, options.seconds, options.kills, checkpoint_seconds
+        found["rows"].append(measure(*given))
         print(json.dumps(found["rows"][-1], indent=2), flush=True)
     if options.json is not None:
         write_json(options.json, found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from studies.files import read_result
@@ -46,13 +46,16 @@ def fleet_text() -> str:
             "Acknowledged steps lost by SIGKILL: of all, most of one stream",
             f"{lost['all']} of {lost['of']}, {lost['most']}",
         ),
+        ("Failures in the server's log", f"{found['failures_in_the_log']}"),
         ("Seconds to start anew with all states", f"{found['seconds_to_start'][1]:.1f}"),
     ]
+    cpu = found["cpu_share"]
     about = (
         f"{found['streams']} streams for {found['minutes']:g} minutes, {found['images_a_request']} digits a request, "
         f"VCoTTA with eight views, {found['memory_mib']} MiB for states, a checkpoint every "
-        f"{found['checkpoint_seconds']:g} s; {found['machine']}, load average {found['load_average_before']:g} before "
-        f"it began, as others used the machine; torch {found['versions']['torch']} (`studies/fleet/run.py`)."
+        f"{found['checkpoint_seconds']:g} s; {found['machine']}, which used {cpu['server_and_clients']:.0%} of its CPU "
+        f"time, other processes {cpu['others']:.0%}; {found['runs']} run; torch {found['versions']['torch']} "
+        "(`studies/fleet/run.py`)."
     )
     return f"{table(['', ''], rows)}\n\n{about}"
 
@@ -102,16 +105,24 @@ def replicas_text() -> str:
     found = read_result("fleet", "replicas.json")
     headings = ["Checkpoints", *(_checkpoints(row["checkpoint_seconds"]) for row in found["rows"])]
     lines: dict[str, Callable[[dict[str, Any]], str]] = {
-        "Streams of the killed replica": lambda row: f"{row['streams_of_the_killed_replica']} of {found['streams']}",
-        "Requests answered: before, after": lambda row: f"{row['before'].get('200', 0)}, {row['after'].get('200', 0)}",
-        "refused with 503: before, after": lambda row: f"{row['before'].get('503', 0)}, {row['after'].get('503', 0)}",
-        "Acknowledged steps lost: of all, most of one stream": lambda row: (
-            f"{row['acknowledged_steps_lost']['all']} of {row['acknowledged_steps_lost']['of']}, "
-            f"{row['acknowledged_steps_lost']['most']}"
+        "Kills, of a replica with so many streams": lambda row: (
+            f"{len(row['kills'])}, {_range(each['streams'] for each in row['kills'])} of {found['streams']}"
+        ),
+        "Requests answered: before the first, after": lambda row: (
+            f"{row['before'].get('200', 0)}, {row['after'].get('200', 0)}"
+        ),
+        "refused with 503: before the first, after": lambda row: (
+            f"{row['before'].get('503', 0)}, {row['after'].get('503', 0)}"
+        ),
+        "Acknowledged steps lost: of all, most of one stream by one kill": lambda row: (
+            f"{row['acknowledged_steps_lost']} of {row['acknowledged_steps']}, "
+            f"{max(each['most_of_one_stream'] for each in row['kills'])}"
         ),
         "Lost although called saved, of another replica, other errors": lambda row: f"{row['wrong_answers']}",
-        "Seconds until every stream was answered again": lambda row: f"{row['seconds_until_all_are_answered']:.0f}",
-        "Seconds to an answer before the kill, median and 99th percentile": lambda row: (
+        "Seconds until every stream was answered again": lambda row: _range(
+            round(each["seconds_until_all_are_answered"]) for each in row["kills"]
+        ),
+        "Seconds to an answer before the first kill, median and 99th percentile": lambda row: (
             f"{row['seconds_p50']:.2f} and {row['seconds_p99']:.2f}"
         ),
     }
@@ -123,6 +134,12 @@ def replicas_text() -> str:
         f"run; torch {versions['torch']}, Ray {versions['ray']} (`studies/fleet/run_replicas.py`)."
     )
     return f"{table(headings, rows)}\n\n{about}"
+
+
+def _range(numbers: Iterable[int]) -> str:
+    found = list(numbers)
+    least, most = min(found), max(found)
+    return f"{least}" if least == most else f"{least} to {most}"
 
 
 def _checkpoints(seconds: float) -> str:

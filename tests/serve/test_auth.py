@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 
 import pytest
 
@@ -67,6 +68,14 @@ def test_a_token_is_at_least_16_visible_ascii_characters(tmp_path) -> None:
         path.write_text(bad)
         with pytest.raises(ValueError, match="at least 16"):
             read_tokens(path)
+
+
+def test_a_bad_token_among_many_is_named_by_its_stream(tmp_path) -> None:
+    path = tmp_path / "tokens"
+    path.touch(0o600)
+    path.write_text(json.dumps({ALL: TOKEN, "camera-7": "short"}))
+    with pytest.raises(ValueError, match=r"without spaces in .*tokens, entry 'camera-7', but its 5 characters"):
+        read_tokens(path)
 
 
 def test_a_token_file_that_others_can_read_gets_a_warning(tmp_path) -> None:

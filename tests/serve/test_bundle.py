@@ -17,7 +17,7 @@ from vcotta.models import build_network
 from vcotta.models.wide_resnet import digits_network
 from vcotta.serve import Bundle, NetworkCard, Preprocess, load_bundle, make_bundle, save_bundle
 from vcotta.serve.adapters import Adapters
-from vcotta.serve.bundle import check_size
+from vcotta.serve.bounds import check_numbers
 from vcotta.serve.engine import Engine
 
 KIND = "vcotta-bundle-1"
@@ -204,6 +204,30 @@ ABSURD = {
     "batch size zero": lambda c: c.update(batch_size=0),
     "a large batch size": lambda c: c.update(batch_size=10**9),
     "the size of images": lambda c: c["preprocess"].update(size=10**6),
+    "images that fill the memory": lambda c: c.update(batch_size=4096) or c["preprocess"].update(size=2048),
+    "a teacher that never learns": lambda c: c.update(method="cotta", settings={"beta": 1.0}),
+    "weights that are not finite": lambda c: c["weights"]["fc.bias"].fill_(float("nan")),
+    "a channel without deviation": lambda c: c["network"].update(mean=[0.5] * 3, std=[1e-300] * 3),
+}
+ABSURD |= {
+    f"{name}={value}": lambda c, settings=both | {name: value}: c.update(method="vcotta", settings=settings)
+    for name, values, both in (
+        ("beta", (1.0, 0.999999, -0.1), {}),
+        ("temperature", (1e-300, 1e-4, 1e5), {}),
+        ("tau", (1e-300, 1e5), {}),
+        ("lr", (1e-300, -1e-3, 1e3), {}),
+        ("margin", (1e7,), {}),
+        ("full_batch", (0, 10**6), {}),
+        ("kl_weight", (1e-300, 1e7), {}),
+        ("kl_lambda", (1e-300, 1e10), {"kl_weight": None}),
+    )
+    for value in (*values, float("nan"), float("inf"))
+}
+ABSURD |= {
+    f"the guard's {name}={value}": lambda c, name=name, value=value: c["guard"].update({name: value})
+    for name, values in {"drift": (1e-300, 0.0), "window": (0, -1), "patience": (0,), "pull": (-0.1, 1e-300)}.items()
+    | dict.fromkeys(("unsure", "contradiction", "collapse", "overconfidence"), (1e-300, -0.1, 1.1)).items()
+    for value in (*values, float("nan"), float("inf"))
 }
 
 
@@ -215,10 +239,10 @@ def test_a_bundle_with_absurd_settings_is_refused_at_load(bundle_path, tmp_path,
 
 def test_every_default_and_preset_fits_the_bounds_of_a_bundle() -> None:
     for method in list_methods():
-        check_size(asdict(configure(method)))
+        check_numbers(asdict(configure(method)))
     for preset in ("paper", "authors", "best"):
-        check_size(asdict(configure("vcotta", preset=preset)))
-    check_size(asdict(Guard()))
+        check_numbers(asdict(configure("vcotta", preset=preset)))
+    check_numbers(asdict(Guard()))
 
 
 def probed_bundle() -> Bundle:

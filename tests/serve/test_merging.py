@@ -236,6 +236,15 @@ def test_the_command_says_that_streams_of_another_method_cannot_be_merged(comman
     assert (code, "Leave `--merge-every` out" in " ".join(error.split())) == (2, True), error
 
 
+@pytest.mark.parametrize("option", [("--merge-every", "60"), ("--merge", "north-*")])
+def test_the_command_refuses_merges_on_ray_before_it_starts_anything(command, bundle_path, tmp_path, option) -> None:
+    state = tmp_path / "state"
+    code, _, error = command("serve", str(bundle_path), "--state", str(state), "--engine", "ray", *option)
+    words = " ".join(error.split())
+    assert (code, "with `--engine local` only" in words, "`vcotta merge`" in words) == (2, True, True), error
+    assert not state.exists()
+
+
 def test_the_command_gives_the_service_the_rule_of_merges(command, bundle_path, tmp_path, monkeypatch) -> None:
     given = []
     monkeypatch.setattr("vcotta.serve.service.Service", lambda *_, **options: given.append(options["merging"]) or 1 / 0)

@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 
 from vcotta.serve.app import create_app
 from vcotta.serve.auth import hash_token
+from vcotta.serve.service import Service
 
 TOKENS = {"*": hash_token("the-token-of-the-operator"), "a": hash_token("the-token-of-stream-a")}
 OPERATOR = {"Authorization": "Bearer the-token-of-the-operator"}
@@ -45,6 +46,17 @@ def test_metadata_and_health_are_as_the_protocol_says(client) -> None:
         answer = client.get(path)
         assert answer.status_code == 404
         assert list(answer.json()) == ["error"]
+
+
+def test_the_step_of_a_pinned_stream_is_left_out_while_its_state_was_not_needed(bundle, tmp_path, images) -> None:
+    with Service(bundle, state=tmp_path / "state", wait=0.0) as service:
+        service.predict(images(6), stream="a").result(60)
+        service.pin("a", True).result(60)
+    with Service(bundle, state=tmp_path / "state", wait=0.0) as service:
+        client = TestClient(create_app(service, TOKENS))
+        asked = {"parameters": {"stream": "a"}, "inputs": [tensor(images(6))]}
+        answer = client.post(INFER, json=asked, headers=STREAM_A).json()
+    assert answer["parameters"] == {"stream": "a", "changes": 1, "adapted": False}
 
 
 def test_an_inference_is_the_prediction_of_our_own_route_and_a_step_of_the_stream(client, npy, images) -> None:

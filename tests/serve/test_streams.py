@@ -303,7 +303,8 @@ def test_a_pinned_stream_answers_as_the_source_and_does_not_change_until_it_is_r
     with Service(bundle, state=tmp_path / "state", wait=0.0) as service:
         again = service.predict(images(6, 7), stream="a").result(60)
         assert torch.equal(again.answer.probabilities, pinned.answer.probabilities)
-        assert not service.find("a").engine.awake  # it is not even loaded
+        assert not service.find("a").engine.awake  # it is not even loaded,
+        assert (pinned.step, again.step, again.changes) == (2, None, 2)  # so nobody knows how many steps it had
         service.pin("a", False).result(60)
         assert service.predict(images(6, 7), stream="a").result(60).changes == 3
 

@@ -151,7 +151,7 @@ def serve(
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="Seconds between two merges of what the streams have learned. Default: never.",
+            help="Seconds between two merges of what the streams have learned; engine local. Default: never.",
             min=1,
         ),
     ] = None,
@@ -235,10 +235,10 @@ def serve(
         "trusted": trust,
     }
     if engine == "ray":
-        if merge_every is not None:
+        if merge_every is not None or merge != "*":
             raise ValueError(
-                "Expected `--merge-every` with `--engine local` only: each replica has a part of the streams. Leave it "
-                "out, export the streams, and use `vcotta merge`."
+                "Expected `--merge-every` and `--merge` with `--engine local` only: each replica has a part of the "
+                "streams. Leave them out, export the streams, and use `vcotta merge`."
             )
         from vcotta.serve.ray_engine import Fleet, FleetOptions, fleet_front, update_on_hangup
         from vcotta.serve.replica import ReplicaOptions

@@ -41,8 +41,8 @@ def hash_token(token: str) -> bytes:
 def read_tokens(path: str | os.PathLike[str]) -> Tokens:
     """Read a file with one token for all streams, or a JSON object with a token for each.
 
-    A token has at least 16 visible ASCII characters. In JSON, ``{"*": "...", "camera-7": "..."}``, each may also be
-    its hash, ``"sha256:"`` and 64 hexadecimal digits.
+    A token has at least 16 visible ASCII characters, no spaces. In JSON, ``{"*": "...", "camera-7": "..."}``, each may
+    also be its hash, ``"sha256:"`` and 64 hexadecimal digits.
 
     Raises:
         OSError: If the file cannot be read.
@@ -53,11 +53,13 @@ def read_tokens(path: str | os.PathLike[str]) -> Tokens:
     if len(content) > _LARGEST_FILE:
         raise ValueError(f"Expected at most {_LARGEST_FILE} bytes of tokens in {path}, but it is larger.")
     if content.lstrip().startswith(b"{"):
-        tokens = {_checked(name, path): _digest(value, path) for name, value in _pairs(content, path)}
+        tokens = {
+            _checked(name, path): _digest(value, f"{path}, entry {name!r}") for name, value in _pairs(content, path)
+        }
         if len(set(tokens.values())) < len(tokens):
             raise ValueError(f"Expected a token of its own for each stream in {path}, but one stands there twice.")
     else:
-        tokens = {ALL: _digest(content.decode("ascii", errors="replace").strip(), path)}
+        tokens = {ALL: _digest(content.decode("ascii", errors="replace").strip(), str(path))}
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         warnings.warn(f"Other users of this machine can read the token: chmod 600 {path}", stacklevel=2)
     return tokens
@@ -78,14 +80,14 @@ def _checked(name: str, path: Path) -> str:
         raise ValueError(f"{path}: {error}") from error
 
 
-def _digest(token: object, path: Path) -> bytes:
+def _digest(token: object, where: str) -> bytes:
     text = token if isinstance(token, str) else ""
     if found := _HASH.fullmatch(text):
         return bytes.fromhex(found[1])
     if len(text) < _SHORTEST or not all("!" <= c <= "~" for c in text):
         raise ValueError(
-            f"Expected one token of at least {_SHORTEST} visible ASCII characters in {path}, but its {len(text)} "
-            "characters are too few or others. Make one: head -c 24 /dev/urandom | base64 > FILE"
+            f"Expected a token of at least {_SHORTEST} visible ASCII characters without spaces in {where}, but its "
+            f"{len(text)} characters are too few or others. Make one: head -c 24 /dev/urandom | base64"
         )
     return hash_token(text)
 

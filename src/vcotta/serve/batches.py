@@ -41,7 +41,7 @@ def _predict(stream: Stream, job: Job) -> None:
     engine = stream.engine
     predict = engine.predict_as_source if stream.pinned else engine.predict
     answer = predict(job.images, job.coverage)
-    (reply,) = replies([job], answer, engine.steps or 0, engine.changes)
+    (reply,) = replies([job], answer, engine.steps, engine.changes)
     job.future.set_result(replace(reply, saved=engine.saved_changes))
 
 

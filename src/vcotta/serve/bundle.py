@@ -26,20 +26,17 @@ from vcotta.methods.guard import Guard
 from vcotta.methods.probe import IMAGES, check_probe
 from vcotta.models import NormalisedNetwork, build_network
 from vcotta.models.files import check_shapes
+from vcotta.serve.bounds import check_batch, check_numbers
 
-__all__ = ["Bundle", "NetworkCard", "Preprocess", "check_size", "load_bundle", "make_bundle", "save_bundle"]
+__all__ = ["Bundle", "NetworkCard", "Preprocess", "load_bundle", "make_bundle", "save_bundle"]
 
 _KIND = "vcotta-bundle-1"
 _LONGEST_NAME = 200
 _OURS = re.compile(r"wrn-\d{1,3}-\d{1,2}|resnext-\d{1,3}-\d{1,2}x\d{1,3}d|resnet-(18|20|32|44|50|56)")
 _INSTALLED = re.compile(r"(torchvision|timm):[A-Za-z0-9_.]{1,100}")
 _OPTIONS = {"channels": 16, "base": 1024, "stem_stride": 8}  # options of our own networks and their largest values
-_MOST = {"views": 256}  # each costs a pass of the network
-_MOST |= dict.fromkeys(("replayed", "capacity", "probe", "neighbours"), 4096)  # images that one step works on
-_MOST |= dict.fromkeys(("low_rank", "high_rank", "size", "patch"), 4096)  # of what a method adds to the network
-_MOST |= dict.fromkeys(("queue", "buffer"), 131_072)  # images or features in memory
 _MOST_PROBED = 16_384  # images, predicted between two batches
-_LARGEST = 1_000_000  # other numbers among the settings of a method or guard, above any that is useful
+_SMALLEST_STD = 1e-6
 
 
 @dataclass(frozen=True)
@@ -70,6 +67,8 @@ class NetworkCard(Settings):
         for values in (self.mean, self.std):
             if values is not None and not all(isinstance(v, float) and abs(v) < 1e6 for v in values):
                 raise ValueError(f"Expected `mean` and `std` to be numbers, one for each channel, but got {values!r}.")
+        if self.std is not None and not all(value >= _SMALLEST_STD for value in self.std):
+            raise ValueError(f"Expected `std` to be at least {_SMALLEST_STD}, but got {self.std!r}.")
 
     @property
     def is_ours(self) -> bool:
@@ -153,10 +152,14 @@ class Bundle(Settings):
         for tensors in (self.weights, self.prepared):
             if not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in tensors.items()):
                 raise ValueError("Expected `weights` and `prepared` to be tensors by name, but got other values.")
+        for name, tensor in self.weights.items():
+            if not bool(tensor.isfinite().all()):
+                raise ValueError(f"Expected finite weights, but {name!r} holds others. Train the network again.")
         configure(self.method, **self.settings)  # raises if there is no such method or setting
         self.build_guard()
-        check_size(self.settings)
-        check_size(self.guard or {})
+        check_numbers(self.settings)
+        check_numbers(self.guard or {})
+        check_batch(self.batch_size, int(self.settings.get("views", 0)), self.preprocess.shape)
         self._check_probe()
 
     def _check_probe(self) -> None:
@@ -203,20 +206,6 @@ class Bundle(Settings):
     def build_guard(self) -> Guard | None:
         """Build the guard, if there is one."""
         return None if self.guard is None else Guard(**self.guard)
-
-
-def check_size(settings: Mapping[str, Any]) -> None:
-    """Raise if a number among the settings of a method or guard is so large that a batch would never end or fit.
-
-    Example:
-        >>> check_size({"views": 10**9})
-        Traceback (most recent call last):
-        ValueError: Expected `views` to be at most 256 in a bundle, but got 1000000000.
-    """
-    for name, value in settings.items():
-        most = _MOST.get(name, _LARGEST)
-        if isinstance(value, int | float) and abs(value) > most:
-            raise ValueError(f"Expected `{name}` to be at most {most} in a bundle, but got {value!r}.")
 
 
 def make_bundle(

@@ -21,12 +21,13 @@ __all__ = ["Job", "Served", "nothing_served", "refuse", "replies", "stopping"]
 class Served:
     """The predictions for a request's images, and the batch they were part of; see `vcotta.serve.schemas.BatchInfo`.
 
+    ``step`` is None while a pinned stream's state on the disk was not needed.
     ``body`` is what the request's ``render`` made of it, and ``saved`` the state version that a killed process would
     continue from, None if states need not survive.
     """
 
     answer: Answer
-    step: int
+    step: int | None
     changes: int
     batch_images: int
     batch_requests: int
@@ -52,7 +53,7 @@ class Job:
         return len(self.images)
 
 
-def replies(jobs: Sequence[Job], answer: Answer, steps: int, changes: int) -> Iterator[Served]:
+def replies(jobs: Sequence[Job], answer: Answer, steps: int | None, changes: int) -> Iterator[Served]:
     """The part of a batch's answer that belongs to each request."""
     images, offset = sum(map(len, jobs)), 0
     for job in jobs:

@@ -112,7 +112,8 @@ def render_inference(served: Served, asked: Inference, model: str) -> bytes:
         else:
             described["data"] = tensor.flatten().tolist()
         outputs.append(described)
-    about = {"stream": asked.stream, "step": served.step, "changes": served.changes, "adapted": answer.adapted}
+    about = {"stream": asked.stream, "changes": served.changes, "adapted": answer.adapted}
+    about |= {} if served.step is None else {"step": served.step}  # the protocol has no null
     named = {"id": asked.identity} if asked.identity else {}
     content = {"model_name": model, **named, "parameters": about, "outputs": outputs}
     head = json.dumps(content, allow_nan=False).encode()

@@ -55,7 +55,7 @@ async def reset_stream(request: Request, stream: str) -> dict[str, int]:
     only(request)
     request.app.state.auth.check(request.headers, stream)
     served = await asyncio.wrap_future(request.app.state.service.reset(stream))
-    return {"steps": served.step, "changes": served.changes}
+    return {"steps": served.step or 0, "changes": served.changes}
 
 
 def check_health(service: Service) -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "StreamList",
 ]
 
+_STEP = "Number of the batch since the start or the latest reset; not known until a pinned stream's state was needed."
 _CHANGES = "State version: counts updates and resets, survives restarts."
 
 
@@ -53,7 +54,7 @@ class ResetResponse(BaseModel):
 class BatchInfo(BaseModel):
     """The batch in which a request was processed."""
 
-    step: int = Field(description="Number of the batch since the start or the latest reset.")
+    step: int | None = Field(description=_STEP)
     changes: int = Field(description=_CHANGES)
     images: int = Field(description="Images in the batch.")
     requests: int = Field(description="Requests pooled into the batch.")
@@ -267,7 +268,7 @@ class InferenceParameters(BaseModel):
     """The stream, and the batch in which a request was processed."""
 
     stream: str = Field(description="Name of the stream.")
-    step: int = Field(description="Number of the batch since the start or the latest reset.")
+    step: int | None = Field(None, description=_STEP)
     changes: int = Field(description=_CHANGES)
     adapted: bool = Field(description="Whether an update of the model was taken.")
 
