@@ -163,7 +163,7 @@ def test_search_finds_the_guards(opened, served) -> None:
 
 
 def test_copying_a_console_leaves_the_prompt_out(opened, served) -> None:
-    opened.get(f"{served}/results/index.html")
+    opened.get(f"{served}/how-to/data-and-networks.html")
     script = """const code = document.querySelector('code .gp').closest('code');
         const shown = code.innerText; code.setAttribute('data-md-copying', ''); return [shown, code.innerText]"""
     shown, copied = opened.execute_script(script)
