@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from pathlib import Path
 
 from studies.files import results_of
@@ -21,10 +22,12 @@ def draw_starts(folder: Path = RESULTS) -> None:
 
 
 def _draw(means: dict[tuple[str, str], float], path: Path) -> None:
-    """Draw a line a method, the lowest error above."""
+    """Draw a line a method, the lowest error above; one that is worse than no adaptation is in the table only."""
+    worst = max((error for (name, _), error in means.items() if name == "source"), default=math.inf)
     errors: dict[str, dict[str, float]] = {}
     for (name, start), error in means.items():
-        errors.setdefault(name, {})[start] = error
+        if error <= worst:
+            errors.setdefault(name, {})[start] = error
     methods = sorted((name for name in errors if name != "source"), key=lambda name: -min(errors[name].values()))
     with canvas(path, 8.4, 1.2 + 0.28 * len(methods)) as figure:
         axes = figure.axes[0]
