@@ -51,8 +51,8 @@ def summary_text(folder: Path = RESULTS) -> str:
             continue
         (own, least), (name, start) = min(ours, key=ours.__getitem__), min(others, key=others.__getitem__)
         lines.append(
-            f"{title}: {own} has {ours[own, least]:.2f} % from the {least} network, the best other method, {name}, "
-            f"{others[name, start]:.2f} % from the {start} one."
+            f"{title}: {own} has {ours[own, least]:.2f} % from the {least} network, the best of the others measured, "
+            f"{name}, {others[name, start]:.2f} % from the {start} one."
         )
     return " ".join(lines)
 

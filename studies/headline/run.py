@@ -9,6 +9,8 @@ the adaptation; each method has the guard that it declares. Each run has a folde
 are not repeated, so that the whole can be done in several sittings (``--minutes``). Seconds are those of the steps;
 the first batch, in which torch compiles, is left out and reported apart.
 
+The results kept are of version 0.2.0, whose warm-up and number of views were others.
+
     vcotta train --dataset cifar10 --out wrn.safetensors
     vcotta warmup --dataset cifar10 --weights wrn.safetensors --out warm.safetensors
     python -m studies.headline.run --weights wrn.safetensors --warmed warm.safetensors --out runs/headline --part main

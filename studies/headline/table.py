@@ -48,8 +48,8 @@ def guarded_text() -> str:
     row = read_result("headline", "cifar10c-guarded.json")
     acted = row["batches_with_intervention"]
     return (
-        f"These rows were made with `--no-guard`. With its guard, as the commands above run it, VCoTTA reaches "
-        f"{row['error']:.2f} % (NLL {row['nll']:.3f}, seed {row['seed']}) on a network that they trained and warmed up "
+        f"These rows were made with `--no-guard`. With its guard VCoTTA reaches "
+        f"{row['error']:.2f} % (NLL {row['nll']:.3f}, seed {row['seed']}) on a network that was trained and warmed up "
         f"anew; the guard acted on {acted or 'none'} of the {row['batches']} batches."
     )
 

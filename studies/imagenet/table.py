@@ -48,7 +48,7 @@ def summary_text(folder: Path = RESULTS) -> str:
             lines.append(f"{title} is not measured yet.")
             continue
         (mine, error), (best, least) = (min(found.items(), key=lambda pair: pair[1]) for found in (ours, others))
-        lines.append(f"On {title} {mine} has {error:.2f} % and the best other method, {best}, {least:.2f} %.")
+        lines.append(f"On {title} {mine} has {error:.2f} % and the best of the others measured, {best}, {least:.2f} %.")
     return " ".join(lines)
 
 

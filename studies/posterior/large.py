@@ -118,11 +118,13 @@ class Large:
     def _warmed(self, name: str) -> tuple[nn.Module, list[str]]:
         """The network after a warm-up, from its file if it was made before, and what the warm-up warned of."""
         settings, options = WARM_UPS[name], self.options
-        path = options.work / f"{options.dataset}-{self.network}-{name.replace(' ', '-')}-{options.epochs}.safetensors"
+        name = name.replace(" ", "-").replace(",", "")
+        path = options.work / f"{options.dataset}-{self.network}-{name}-{options.epochs}.safetensors"
+        told = path.with_suffix(".json")
         if settings is None:
             return to_variational(self.plain).eval(), []
         if path.exists():
-            return load_warmed(self.plain, path), []
+            return load_warmed(self.plain, path), read_json(told)
         config = WarmUpConfig(**settings)
         if options.epochs:
             config = replace(config, epochs=options.epochs)
@@ -130,8 +132,10 @@ class Large:
         with warnings.catch_warnings(record=True) as caught, display() as task:
             warnings.simplefilter("always")
             net = warm_up(self.plain, loader, config, runtime=self.runtime, progress=task("Warm-up", "loss {:.3f}"))
+        words = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
+        write_json(told, words)
         save_warmed(net, path, **asdict(config))
-        return net, [str(each.message) for each in caught]
+        return net, words
 
     def _adapted(self, net: nn.Module, settings: Row) -> Row:
         spec = RunSpec(
@@ -156,17 +160,19 @@ class Large:
         }
 
     def _is_there(self, name: str, variant: str, what: str) -> bool:
-        key = (self.network, name, self.options.epochs, variant, what)
-        return key in (
-            tuple(row[part] for part in ("network", "warm_up", "epochs", "variant", "what")) for row in self.rows
-        )
+        facts = self._facts(name, variant, what)
+        return any(facts == {part: row[part] for part in facts} for row in self.rows)
+
+    def _facts(self, name: str, variant: str, what: str) -> Row:
+        """What identifies a row."""
+        chosen = self.options
+        facts = {"dataset": chosen.dataset, "network": self.network, "epochs": chosen.epochs, "views": chosen.views}
+        return facts | {"warm_up": name, "variant": variant, "what": what, "limit": chosen.limit}
 
     def _add(self, name: str, variant: str, what: str, **values: Any) -> None:
-        facts = {"dataset": self.options.dataset, "network": self.network, "epochs": self.options.epochs}
-        facts |= {"warm_up": name, "variant": variant, "what": what, "limit": self.options.limit}
         place = torch.cuda.get_device_name() if self.options.device.startswith("cuda") else "cpu"
-        where = {"torch": str(torch.__version__), "hardware": place, "views": self.options.views}
-        self.rows.append(facts | values | where)
+        where = {"torch": str(torch.__version__), "hardware": place}
+        self.rows.append(self._facts(name, variant, what) | values | where)
         write_json(self.options.out, self.rows)
         print(self.network, name, variant, values, flush=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from studies.files import read_result
-from studies.markdown import table
+from studies.markdown import listed, table
 from studies.scores import Row
 
 NETWORKS = {"cifar10": "WRN-28-10, CIFAR-10", "imagenet": "ResNet-50, ImageNet"}
@@ -18,7 +18,7 @@ def warmups_text() -> str:
     headings += ["Sigma varies by: least", "median", "Way kept", "VCoTTA"]
     for dataset, title in NETWORKS.items():
         rows = []
-        for row in _rows(dataset, "warm-up"):
+        for row in sorted(_rows(dataset, "warm-up"), key=lambda row: (row["warm_up"] != "none", row["epochs"] or 5)):
             cells = [_pair(row[part]) for part in ("clean", "clean_draws", "corrupted", "corrupted_draws")]
             spread = [f"{row['spread'][part]:.2f}" for part in ("least", "median")]
             epochs = "-" if row["warm_up"] == "none" else str(row["epochs"] or 5)
@@ -54,18 +54,23 @@ def _pair(scores: Row) -> str:
 
 def _way(words: Sequence[str]) -> str:
     """Return the share of the warm-up's way that its held-back images let it go."""
+    if any("the network keeps its weights" in word for word in words):
+        return "0"
     told = [word.split(" of its way")[0].split()[-1] for word in words if " of its way is kept" in word]
     return told[0] if told else "1"
 
 
 def _note() -> str:
     rows = read_result("posterior", "large.json")
-    counts = {dataset: {row["limit"] for row in rows if row["dataset"] == dataset}.pop() for dataset in NETWORKS}
-    views = {row["views"] for row in rows}.pop()
-    where = {f"{row['hardware']}, torch {row['torch']}" for row in rows}.pop()
+
+    def values(key: str, dataset: str | None = None) -> str:
+        found = {row[key] for row in rows if dataset in (None, row["dataset"])}
+        return listed([str(value) for value in sorted(found)])
+
     return (
-        f"Error % / NLL; {counts['cifar10']} and {counts['imagenet']} images of each extra corruption at severity 5, "
-        f"VCoTTA with {views} views, one seed; {where} (`studies/posterior/large.py`)."
+        f"Error % / NLL; {values('limit', 'cifar10')} and {values('limit', 'imagenet')} images of each extra "
+        f"corruption at severity 5, VCoTTA with {values('views')} views, one seed; {values('hardware')}, torch "
+        f"{values('torch')} (`studies/posterior/large.py`)."
     )
 
 

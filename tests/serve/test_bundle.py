@@ -225,8 +225,10 @@ ABSURD |= {
 }
 ABSURD |= {
     f"the guard's {name}={value}": lambda c, name=name, value=value: c["guard"].update({name: value})
-    for name, values in {"drift": (1e-300, 0.0), "window": (0, -1), "patience": (0,), "pull": (-0.1, 1e-300)}.items()
-    | dict.fromkeys(("unsure", "contradiction", "collapse", "overconfidence"), (1e-300, -0.1, 1.1)).items()
+    for name, values in (
+        {"drift": (1e-300, 0.0), "window": (0, -1), "patience": (0,), "pull": (-0.1, 1e-300)}
+        | dict.fromkeys(("unsure", "contradiction", "collapse", "overconfidence"), (1e-300, -0.1, 1.1))
+    ).items()
     for value in (*values, float("nan"), float("inf"))
 }
 

@@ -45,7 +45,7 @@ def test_tables_have_means_over_seeds_the_lowest_error_first(tmp_path) -> None:
     assert "| bn | 61.5 | 63.5 |" in text
     assert "Batches of 64, seeds 0 and 1 (± is the standard deviation over them); a GPU, torch 2, bf16" in text
     assert "8 views" in text
-    said = "On ImageNet-C vcotta (best, warmed) has 53.50 % and the best other method, bn (warmed), 59.00 %."
+    said = "On ImageNet-C vcotta (best, warmed) has 53.50 % and the best of the others measured, bn (warmed), 59.00 %."
     assert said in summary_text(tmp_path)
 
 

@@ -89,8 +89,8 @@ PRESETS = {
         warm_up=_PUBLISHED_WARM_UP,
     ),
 }
-"""``best`` won on the four held-out corruptions of CIFAR-10 and is the same for every data set but digits; ImageNet has
-not been measured. ``paper`` has the paper's method, values and warm-up. ``authors`` follows the authors' code."""
+"""``best`` won on the four held-out corruptions of CIFAR-10 and is the same for every data set but digits. ``paper``
+has the paper's method, values and warm-up. ``authors`` follows the authors' code."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class VCoTTAConfig(StreamSettings):
     """Settings of VCoTTA; the defaults are those of the preset ``best``.
 
     Attributes:
-        views: N, the number of random views beside the image itself, 0 or more (paper: 32, which cost two and a half
-            times as much and gain 0.1 points on a WRN-28-10).
+        views: N, the number of random views beside the image itself, 0 or more (paper: 32, which take nearly
+            three times the passes and gain 0.1 points on a WRN-28-10).
         alpha: Weight of the source prior: ``"entropy"``, ``"printed"``, ``"confidence"`` (see `mixing_weight`) or a
             fixed number in [0, 1].
         prediction_alpha: Weight of the source in the prediction, where ``alpha`` is that in target and divergence:

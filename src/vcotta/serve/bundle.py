@@ -155,11 +155,11 @@ class Bundle(Settings):
         for name, tensor in self.weights.items():
             if not bool(tensor.isfinite().all()):
                 raise ValueError(f"Expected finite weights, but {name!r} holds others. Train the network again.")
-        configure(self.method, **self.settings)  # raises if there is no such method or setting
+        config = configure(self.method, **self.settings)  # raises if there is no such method or setting
         self.build_guard()
         check_numbers(self.settings)
         check_numbers(self.guard or {})
-        check_batch(self.batch_size, int(self.settings.get("views", 0)), self.preprocess.shape)
+        check_batch(self.batch_size, getattr(config, "views", 0), self.preprocess.shape)
         self._check_probe()
 
     def _check_probe(self) -> None:
