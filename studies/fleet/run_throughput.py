@@ -136,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows.append(measure(bundle, streams, options.answers, options.memory))
             print(json.dumps(rows[-1]), flush=True)
     found = {
+        "runs": 1,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "load_average": [round(before, 1), round(os.getloadavg()[0], 1)],
         "minutes": round((time.monotonic() - began) / 60, 1),

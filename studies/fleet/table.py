@@ -94,8 +94,8 @@ def throughput_text() -> str:
     about = (
         f"{found['images_a_request']} digits a request, VCoTTA with eight views, one torch thread, "
         f"{found['memory_mib']} MiB for states, in one process without HTTP; {found['machine']}, load average "
-        f"{before:g} before and {after:g} after, as others used the machine; {found['minutes']:g} minutes; torch "
-        f"{found['versions']['torch']} (`studies/fleet/run_throughput.py`)."
+        f"{before:g} before and {after:g} after, as others used the machine; {found['minutes']:g} minutes, "
+        f"{found['runs']} run; torch {found['versions']['torch']} (`studies/fleet/run_throughput.py`)."
     )
     return f"{table(headings, rows, left=2)}\n\n{about}"
 

@@ -2,15 +2,15 @@
 
 What: VCoTTA (``preset="best"``, with its guard) on digits lives through a long stream of one kind: ``natural`` ones,
 which nobody attacks (digits upside down or as negatives), and the ordinary ones of the benchmarks. Every 50
-batches its networks, with nothing known of the stream, predict 300 test digits without adapting: clean, in fog, and in
-snow, which no probe holds. Beside it the plain network with BatchNorm's statistics of the batch (BN). The probe is of
-50 training images and their noisy, foggy and low-contrast copies.
+batches its networks, with nothing known of the stream, predict test digits without adapting: 300 clean ones and 300 in
+snow, which no probe holds, and all 799 in fog. Beside it the plain network with BatchNorm's statistics of the batch
+(BN). The probe is of 50 training images and their noisy, foggy and low-contrast copies.
 How: the same stream with and without a probe; the error on the stream itself is that of the answers it gave. Without a
 probe, also the signal that would need no labels: corrupted copies of the stream's latest images, how many of them the
 source is sure of (0.9), and on how many of these the adapted network disagrees. One torch thread, CPU.
 
     python -m studies.guards.erosion                   # about 20 minutes on two cores, writes results/erosion.json
-                                                       # after each stream, and goes on where it was stopped
+                                                       # after each stream, and continues where it was stopped
     python -m studies.guards.erosion --seeds 0 --batches 20 --streams negative --out try.json
 """
 
@@ -41,9 +41,9 @@ from vcotta.runs.spec import RunSpec
 
 PROBE = 50
 EVERY = 50
-TESTED = 300
+SHOWN = 100
+TESTED = {"none": 300, "fog": 799, "snow": 300}
 LIMIT = 400
-ELSEWHERE = ("none", "fog", "snow")
 NATURAL: dict[str, Callable[[Tensor], Tensor]] = {
     "upside down": lambda images: images.flip(2),
     "negative": lambda images: 1 - images,
@@ -76,11 +76,11 @@ def stream(kind: str, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 def elsewhere() -> dict[str, tuple[Tensor, Tensor]]:
     """Return test digits under each condition."""
-    digits = load_digits()[1]
-    images, labels = digits.images[:TESTED], torch.from_numpy(digits.labels[:TESTED])
-    return {
-        name: (to_tensor(images if name == "none" else corrupt(images, name, 5, seed=7)), labels) for name in ELSEWHERE
-    }
+    digits, found = load_digits()[1], {}
+    for name, count in TESTED.items():
+        images, labels = digits.images[:count], torch.from_numpy(digits.labels[:count])
+        found[name] = to_tensor(images if name == "none" else corrupt(images, name, 5, seed=7)), labels
+    return found
 
 
 def errors(adapter: Adapter, warmed: nn.Module) -> dict[str, float]:
@@ -90,7 +90,7 @@ def errors(adapter: Adapter, warmed: nn.Module) -> dict[str, float]:
         net.load_state_dict(adapter.networks[role].state_dict())
     found = {}
     for name, (images, labels) in elsewhere().items():
-        batches = zip(images.split(100), labels.split(100), strict=True)
+        batches = zip(images.split(SHOWN), labels.split(SHOWN), strict=True)
         wrong = sum(int((fresh.predict(x, samples=1).probabilities.argmax(1) != y).sum()) for x, y in batches)
         found[name] = 100 * wrong / len(labels)
     return found
@@ -119,10 +119,12 @@ def of_stream(seed: int, kind: str, probe: bool, batches: int) -> dict[str, Any]
     warmed = start_network(spec_of("vcotta", seed, "fog"))
     given = make_probe(load_digits()[0], PROBE) if probe else None
     adapter = build_adapter("vcotta", warmed, dataset="digits", seed=seed, probe=given)
-    looks, events, passes, wrong, seen = 0, [], 0, 0, 0
+    still = build_adapter("bn", warmed)
+    looks, events, passes, wrong, wrong_still, seen = 0, [], 0, 0, 0, 0
     course = [{"batch": 0, "errors": errors(adapter, warmed)}]
     for number, (images, labels) in enumerate(islice(stream(kind, seed), None if kind in ORDINARY else batches), 1):
         wrong += int((adapter(images).argmax(1) != labels).sum())
+        wrong_still += int((still(images).argmax(1) != labels).sum())
         seen += len(labels)
         looks += "probe" in adapter.signals
         passes += len(labels) * (adapter.last["forwards"] + 2 * adapter.last["backwards"])
@@ -139,6 +141,7 @@ def of_stream(seed: int, kind: str, probe: bool, batches: int) -> dict[str, Any]
         "stream": kind,
         "probe": probe,
         "error": 100 * wrong / seen,
+        "bn_error": 100 * wrong_still / seen,
         "batches": number,
         "bn": bn,
         "course": course,

@@ -45,7 +45,8 @@ def erosion_text() -> str:
     shown = []
     for stream in dict.fromkeys(row["stream"] for row in rows):
         free, kept = ([row for row in rows if (row["stream"], row["probe"]) == (stream, probe)] for probe in (0, 1))
-        cells = [f"{mean_of(row['error'] for row in part):.2f}" for part in (free, kept)]
+        cells = [f"{mean_of(row['bn_error'] for row in kept):.2f}"]
+        cells += [f"{mean_of(row['error'] for row in part):.2f}" for part in (free, kept)]
         for condition in ("none", "fog", "snow"):
             start = mean_of(row["course"][0]["errors"][condition] for row in kept)
             bn = mean_of(row["bn"][condition] for row in kept)
@@ -53,14 +54,17 @@ def erosion_text() -> str:
             cells.append(f"{start:.1f}, {bn:.1f}: {worst[0]:.1f}, {worst[1]:.1f}")
         seeds = ", ".join(str(row["seed"]) for row in kept)
         shown.append((f"{stream} ({seeds})", *cells, ", ".join(str(len(row["events"])) for row in kept)))
-    headings = ["stream (seeds)", "its error without", "with probe", "clean", "fog", "snow", "events"]
-    probe, kept = setting["probe"], [row for row in rows if row["probe"]]
+    headings = ["stream (seeds)", "its error: BN", "without", "with probe", "clean", "fog", "snow", "events"]
+    probe, tested, kept = setting["probe"], setting["tested"], [row for row in rows if row["probe"]]
     predicted = probe["images"] * (1 + len(probe["corruptions"]))
     lengths = sorted({row["batches"] for row in rows})
     share = sum(predicted * (row["looks"] + len(row["events"]) + 1) for row in kept) / sum(r["passes"] for r in kept)
     note = (
-        f"Elsewhere: *start, BN: without, with a probe*, the latter two the worst of the looks after every "
-        f"{setting['every']} batches, on {setting['tested']} test digits, with nothing known of the stream. Error in "
+        "Elsewhere: *start, BN: without, with a probe*, the latter two the worst of the looks after every "
+        f"{setting['every']} batches, on {tested['none']} test digits ({tested['fog']} in fog), with nothing known of "
+        "the stream. With a probe the worst look of any stream and seed is "
+        f"{_beyond(kept, 'none')} points on clean digits and {_beyond(kept, 'fog')} in fog beyond where it began or "
+        "BN, whichever is higher. Error in "
         f"per cent, mean over the seeds; events by seed. Streams of "
         f"{', '.join(map(str, lengths))} batches of {setting['batch_size']}. The "
         f"probe is {probe['images']} training images and their copies ({listed(probe['corruptions'])}, no snow: "
@@ -85,6 +89,11 @@ def label_free_text() -> str:
 
 def mean_of(values: Iterable[float]) -> float:
     return statistics.mean(values)
+
+
+def _beyond(rows: Iterable[dict[str, Any]], condition: str) -> str:
+    beyond = (_worst(row, condition) - max(row["course"][0]["errors"][condition], row["bn"][condition]) for row in rows)
+    return f"{max(beyond):+.1f}"
 
 
 def _worst(row: dict[str, Any], condition: str) -> float:

@@ -24,7 +24,7 @@ __all__ = ["BOUND", "COST", "IMAGES", "LABELS", "ProbeWatch", "as_probe", "check
 IMAGES, LABELS = "probe_images", "probe_labels"
 """Names of the probe's tensors in an adapter's ``prepared``."""
 BOUND = 0.01
-"""Errors beyond those of the source that the adapter may make, as a share of the probe's predictions."""
+"""Errors beyond those of the source that the adapter may make, as a share of the images of each condition."""
 COST = 0.04
 """Passes for the probe, as a share of the passes of the steps between (a backward pass counts as two)."""
 HALVINGS = 4
@@ -78,10 +78,11 @@ class ProbeWatch:
 
     A look is a pass of the adapted network (the teacher, where there is one) over the probe's images, each condition
     normalised by its own statistics, and costs at most `COST` of the steps since the look before; as a stream begins
-    there is one after 2, 4, 8, ... steps. It finds a images that only the adapted network and b that only the source
-    gets wrong. Where a - b is above the bound by more than its standard deviation, sqrt(a + b), the networks are pulled
-    halfway back to the source until a - b is within the bound. The distance that is left becomes their leash: after
-    later steps they are pulled back to it, and it grows by `GROWTH` at each look within the bound.
+    there is one after 2, 4, 8, ... steps. In each condition it finds a images that only the adapted network and b that
+    only the source gets wrong. Where a - b is above the bound in one of them, though it may be so by chance, the
+    networks are pulled halfway back to the source until it is within the bound in all. The distance that is left
+    becomes their leash: after later steps they are pulled back to it, and it grows by `GROWTH` at each look within the
+    bound.
 
     Attributes:
         due: The step after which the next look is taken.
@@ -101,16 +102,14 @@ class ProbeWatch:
         passes = batch * max(1, adapter.last["forwards"] + 2 * adapter.last["backwards"])
         images = adapter.prepared[IMAGES]
         self.due += min(self.due, math.ceil(images.shape[:2].numel() / (COST * passes)))
-        loss, noise = self._loss(adapter)
-        if loss <= BOUND:
+        if self._loss(adapter) <= BOUND:
             self.leash = self.leash and self.leash * GROWTH
-        if loss <= BOUND + noise:
             return None
         for _ in range(HALVINGS):
             if not pull(adapter, 0.5):
                 break
             self.leash = adapter.parameter_distance()
-            if self._loss(adapter)[0] <= BOUND:
+            if self._loss(adapter) <= BOUND:
                 return "pull"
         adapter.restart()
         return "restart"
@@ -128,16 +127,16 @@ class ProbeWatch:
         if self.leash is not None and (distance := adapter.parameter_distance()) > self.leash:
             pull(adapter, 1 - self.leash / distance)
 
-    def _loss(self, adapter: Adapter) -> tuple[float, float]:
-        """Errors beyond those of the source and their deviation, as shares; the first is also a signal."""
+    def _loss(self, adapter: Adapter) -> float:
+        """Errors beyond those of the source in the worst condition, as a share; of the adapter as it was a signal."""
         if self._source_wrong is None:
             self._source_wrong = _wrong(adapter, adapter.start)
         networks = adapter.networks
         adapted = networks["teacher"] if "teacher" in networks else next(iter(networks.values()))
         changes = _wrong(adapter, adapted).float() - self._source_wrong.float()
-        loss, noise = torch.stack([changes.mean(), changes.abs().sum().sqrt() / changes.numel()]).tolist()
+        loss: float = changes.mean(1).max().item()
         adapter.signals.setdefault("probe", loss)
-        return loss, noise
+        return loss
 
 
 def pull(adapter: Adapter, share: float) -> bool:
@@ -152,11 +151,11 @@ def pull(adapter: Adapter, share: float) -> bool:
 
 @torch.no_grad()
 def _wrong(adapter: Adapter, net: nn.Module) -> Tensor:
-    """Which of the probe's images a network gets wrong."""
+    """Which of the probe's images a network gets wrong, (conditions, images)."""
     labels, wrong = adapter.prepared[LABELS], []
     with OwnRng(adapter.seed, adapter.runtime.device).scope():  # the adapter's own random numbers stay as they are
         for images in adapter.prepared[IMAGES]:
             use_batch_statistics(net, len(images) > 1)
             logits = adapter.runtime.forward(net, adapter.runtime.place_images(images.float() / 255))
             wrong.append(logits.argmax(-1) != labels)
-    return torch.cat(wrong)
+    return torch.stack(wrong)
