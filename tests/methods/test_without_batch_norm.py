@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import vcotta
 from vcotta import WarmUpConfig, build_adapter, list_methods, sampling, to_point, to_variational
 from vcotta.bayes import variational_parameters
 from vcotta.methods import find_method
@@ -137,14 +138,17 @@ def test_vcotta_takes_the_preference_for_a_class_out_of_networks_without_batch_n
     assert shares["inferred"] < 0.32
 
 
-def test_prediction_without_a_step_has_the_bias_taken_out_too_and_changes_nothing(images) -> None:
+def test_prediction_without_a_step_has_the_bias_taken_out_too_and_files_keep_it(images, tmp_path) -> None:
     adapter = build_adapter("vcotta", biased("vit", images, 2.0), lr=0.0, views=0, label_prior=False)
     adapter(images(32))
     before = {name: tensor.clone() for name, tensor in adapter.memory.items()}
     predicted = adapter.predict(images(32, seed=1), samples=2).probabilities
-    assert {"bias 0", "bias 1"} <= before.keys()
+    assert {"bias_0", "bias_1"} <= before.keys()
     assert all(torch.equal(adapter.memory[name], tensor) for name, tensor in before.items())
+    vcotta.save(adapter, tmp_path / "adapter.safetensors")
     assert torch.allclose(adapter(images(32, seed=1)).exp(), predicted, atol=1e-6)
+    loaded = vcotta.load(tmp_path / "adapter.safetensors", biased("vit", images, 2.0))
+    assert torch.allclose(loaded(images(32, seed=1)).exp(), predicted, atol=1e-6)
 
 
 def test_networks_with_batch_norm_keep_predictions_and_steps(images, tiny) -> None:

@@ -311,9 +311,9 @@ class VCoTTA(Adapter):
         """The `class_bias` of source and teacher, where statistics are inferred and no BatchNorm takes it away."""
         if self.config.statistics == "batch" or self._has_batch_norm:
             return [None] * len(priors)
-        found = [class_bias(one, self.memory.get(f"bias {place}")) for place, one in enumerate(priors)]
+        found = [class_bias(one, self.memory.get(f"bias_{place}")) for place, one in enumerate(priors)]
         if update:
-            self.memory |= {f"bias {place}": memory for place, (_, memory) in enumerate(found)}
+            self.memory |= {f"bias_{place}": memory for place, (_, memory) in enumerate(found)}
         return [bias for bias, _ in found]
 
     def _alpha(self, source: Tensor, teacher: Tensor) -> Tensor:
