@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import vcotta
 from vcotta import WarmUpConfig, build_adapter, list_methods, sampling, to_point, to_variational
 from vcotta.bayes import variational_parameters
 from vcotta.methods import find_method
@@ -93,7 +94,7 @@ def test_vcotta_trains_gaussians_class_token_positions_and_normalisation_of_a_tr
 
 
 @pytest.mark.parametrize("method", ["tent", "vcotta"])
-def test_without_batch_norm_nothing_is_inferred_but_the_label_prior(method, images) -> None:
+def test_without_batch_norm_no_statistics_are_inferred_and_the_label_prior_works(method, images) -> None:
     net = maker("vit")()
     net = to_variational(net) if method == "vcotta" else net
     options = {"views": 1, "inference": "x0"} if method == "vcotta" else {}
@@ -105,15 +106,73 @@ def test_without_batch_norm_nothing_is_inferred_but_the_label_prior(method, imag
         assert "batch_share" not in adapter.last
         return log_probs, adapter.last["forwards"]
 
-    plain, inferred, prior = (
-        answers(statistics=statistics, label_prior=known)
-        for statistics, known in (("batch", False), ("inferred", False), ("inferred", True))
-    )
-    assert torch.equal(plain[0], inferred[0])
+    plain, inferred = (answers(statistics=statistics, label_prior=False) for statistics in ("batch", "inferred"))
+    prior = answers(statistics="batch", label_prior=True)
+    assert torch.equal(plain[0], inferred[0]) == (method == "tent")  # VCoTTA infers a bias for classes
+    assert torch.equal(plain[0].argmax(1), inferred[0].argmax(1))
     assert plain[1] == inferred[1] == prior[1]
     favourite = plain[0].argmax(1)
     assert torch.equal(prior[0].argmax(1), favourite)
     assert (prior[0].max(1).values > plain[0].max(1).values).all()  # one class at a time, so the next is likely it
+
+
+def biased(name, images, towards: float):
+    """A variational network whose answers differ between images, and that adds to class 0 on all of them."""
+    net, seen = maker(name)(), images(64, seed=9)
+    head = [module for module in net.modules() if isinstance(module, torch.nn.Linear)][-1]
+    with torch.no_grad():
+        head.weight *= 2 / net(seen).std(0).mean()
+        head.bias -= net(seen).mean(0)
+        head.bias[0] += towards
+    return to_variational(net)
+
+
+@pytest.mark.parametrize("network", ["vit", "swin", "group norm"])
+def test_vcotta_takes_the_preference_for_a_class_out_of_networks_without_batch_norm(network, images) -> None:
+    net = biased(network, images, 2.0)
+    shares = {}
+    for statistics in ("batch", "inferred"):
+        adapter = build_adapter("vcotta", net, lr=0.0, views=0, statistics=statistics, label_prior=False)
+        shares[statistics] = torch.cat([adapter(images(32, seed)) for seed in range(4)])[64:].exp().mean(0)[0]
+    assert shares["batch"] > 0.4
+    assert shares["inferred"] < 0.32
+
+
+def test_prediction_without_a_step_has_the_bias_taken_out_too_and_files_keep_it(images, tmp_path) -> None:
+    adapter = build_adapter("vcotta", biased("vit", images, 2.0), lr=0.0, views=0, label_prior=False)
+    adapter(images(32))
+    before = {name: tensor.clone() for name, tensor in adapter.memory.items()}
+    predicted = adapter.predict(images(32, seed=1), samples=2).probabilities
+    assert {"bias_0", "bias_1"} <= before.keys()
+    assert all(torch.equal(adapter.memory[name], tensor) for name, tensor in before.items())
+    vcotta.save(adapter, tmp_path / "adapter.safetensors")
+    assert torch.allclose(adapter(images(32, seed=1)).exp(), predicted, atol=1e-6)
+    loaded = vcotta.load(tmp_path / "adapter.safetensors", biased("vit", images, 2.0))
+    assert torch.allclose(loaded(images(32, seed=1)).exp(), predicted, atol=1e-6)
+
+
+def test_networks_with_batch_norm_keep_predictions_and_steps(images, tiny) -> None:
+    adapter = build_adapter("vcotta", to_variational(tiny()), views=1)
+    adapter(images())
+    assert not adapter.memory
+    net = adapter.start
+    scales = dict(zip(map(id, trained := list(net.parameters())), adapter._step_scales(net, trained), strict=True))
+    for _, mean, rho in variational_parameters(net):
+        assert scales[id(mean)] == max(mean.square().mean().sqrt().item(), 1e-3)
+        assert scales[id(rho)] == 1
+
+
+def test_without_batch_norm_weights_that_sum_over_many_inputs_take_shorter_steps(images) -> None:
+    adapter = build_adapter("vcotta", to_variational(maker("vit")()), views=0, lr=0.01, kl_weight=0.0, full_batch=None)
+    before = {name: p.detach().clone() for name, p in adapter.networks["student"].named_parameters()}
+    adapter(images())
+    inputs = {"blocks.0.mlp.fc2.weight": 16, "head.weight": 8, "patch_embed.proj.weight": 3 * 4 * 4, "norm.weight": 1}
+    inputs |= {"pos_embed": 1, "cls_token": 1}
+    for name, parameter in adapter.networks["student"].named_parameters():
+        if name in inputs:
+            moved = (parameter - before[name]).abs().max().item()
+            size = before[name].square().mean().sqrt().item()
+            assert moved == pytest.approx(0.01 * size / inputs[name] ** 0.5, rel=0.02), name
 
 
 def test_shifted_windows_see_only_neighbours() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -16,11 +16,13 @@ from vcotta.bayes import kl_divergence, mixture_kl_bound, sampling, variational_
 from vcotta.methods.base import Adapter, OptimizerName
 from vcotta.methods.card import Card, Preset
 from vcotta.methods.class_mix import LATER, StreamSettings
+from vcotta.methods.parts.class_bias import class_bias
 from vcotta.methods.parts.layers import normalisation_and_classifier
 from vcotta.methods.parts.losses import cross_entropy, entropy, symmetric_cross_entropy
 from vcotta.methods.parts.mean_teacher import student_and_teacher, update_teacher
 from vcotta.methods.parts.prior_mixture import AlphaRule, evidence, filter_views, insurance, mix, mixing_weight
 from vcotta.methods.registry import register_method
+from vcotta.nn.batch_norm import batch_norms
 from vcotta.nn.optim import step_scale
 from vcotta.nn.sharing import current
 from vcotta.nn.views import image_and_views, random_view
@@ -125,7 +127,8 @@ class VCoTTAConfig(StreamSettings):
             (``"anchored"``, ours), or from the same averages taken of log-probabilities (``"pooled"``, ours).
         lr: Step size (paper: 1e-4 CIFAR, 1e-2 ImageNet-C; authors' CIFAR10 file: 1e-3).
         relative: Multiply ``lr`` by the root mean square of each tensor's start, except for rho (ours). Our WRN-28-10
-            has weights of 0.004, a ResNet-20 of 0.1: one absolute step does not suit both.
+            has weights of 0.004, a ResNet-20 of 0.1: one absolute step does not suit both. Without BatchNorm, weights
+            that sum over k inputs take a step 1 / sqrt(k) as long: no normalisation undoes what their steps add up to.
         optimizer: ``"adam"`` (authors' file; the paper names none), or ``"sgd"`` as CoTTA uses for ImageNet-C.
         beta: Decay of the teacher's average, on means, standard deviations and point parameters (paper: 0.999).
         full_batch: A batch of n fewer images takes a smaller step and a slower average, ``lr * n / full_batch`` and
@@ -135,6 +138,8 @@ class VCoTTAConfig(StreamSettings):
             by kappa, so that moving every weight by one sigma costs kappa / 2, on any network.
         kl_lambda: Lambda: the divergences are divided by it (authors' code: 500 000). Give one of the two.
         statistics: As for every method, see `StreamSettings`, but inferred by default (paper: those of the batch).
+            On networks without BatchNorm ``"inferred"`` takes each network's `class_bias` out of its predictions, as
+            otherwise one class soon gets all images; ``"batch"`` leaves it there.
         label_prior: As for every method, but on by default, and known to the student's target, too (paper: off).
         flip: Whether views may mirror the image.
         trains: What adapts: ``"all"`` (paper), or ``"norm"`` (ours), scale and shift of the normalisation layers and
@@ -224,16 +229,25 @@ class VCoTTA(Adapter):
 
     def setup(self, model: nn.Module) -> None:
         """Make student and teacher; the start network is the source prior."""
+        self._has_batch_norm = any(batch_norms(model))
         self.networks = student_and_teacher(model, self.frozen())
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        rhos = {id(rho) for _, _, rho in variational_parameters(model)}
-        scales = [1.0 if id(p) in rhos else step_scale(p) for p in trained] if self.config.relative else None
+        scales = self._step_scales(model, trained) if self.config.relative else None
         self.make_optimizer(trained, self.config.optimizer, self.config.lr, scales)
         assert self.optimizer is not None
         for group in self.optimizer.param_groups:
             group["initial_lr"] = group["lr"]
         learned = (mean.numel() for _, mean, _ in variational_parameters(model) if mean.requires_grad)
         self._dimensions = max(1, sum(learned))
+
+    def _step_scales(self, model: nn.Module, trained: Sequence[Tensor]) -> list[float]:
+        """The units of relative steps, see ``relative``."""
+        scales = {id(parameter): step_scale(parameter) for parameter in trained}
+        for _, mean, rho in variational_parameters(model):
+            scales[id(rho)] = 1.0
+            if mean.ndim > 1 and not self._has_batch_norm:
+                scales[id(mean)] = step_scale(mean) / math.sqrt(mean[0].numel())
+        return [scales[id(parameter)] for parameter in trained]
 
     def frozen(self) -> list[Tensor]:
         """With ``trains="norm"`` everything but normalisation and classifier, buffers too."""
@@ -246,6 +260,8 @@ class VCoTTA(Adapter):
         """Steps 1 to 7 of the algorithm on one batch."""
         with torch.no_grad():
             source, teacher = self._log_probs(images)
+            biases = self._biases(source, teacher, update=True)
+            source, teacher = map(_without, (source, teacher), biases)
             alpha = self._alpha(source, teacher)
             share = self._share(source, teacher, alpha, update=True)
             prediction = self._infer(source, teacher, share)
@@ -268,11 +284,14 @@ class VCoTTA(Adapter):
     def predict_only(self, images: Tensor, samples: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """The mixture at the means, mixtures of draws of source and teacher with the same alpha, and alpha."""
         source, teacher = self._log_probs(images)
+        biases = self._biases(source, teacher)
+        source, teacher = map(_without, (source, teacher), biases)
         alpha, draws = self._share(source, teacher, self._alpha(source, teacher)), []
         nets = self.start, self.networks["teacher"]
         for _ in range(samples):
             with sampling(nets[0]), sampling(nets[1]):
-                drawn, also = (self.logits(net, images).log_softmax(-1) for net in nets)
+                both = [self.logits(net, images).log_softmax(-1) for net in nets]
+            drawn, also = map(_without, both, biases)
             draws.append(mix(drawn, also, alpha))
         return self._infer(source, teacher, alpha), torch.stack(draws), alpha.expand(len(images), 1).squeeze(-1)
 
@@ -296,6 +315,15 @@ class VCoTTA(Adapter):
             source, parts = self.logits_of_views(self.start, views) if source is None else source, iter([views])
         teacher = torch.cat([self.logits_of_views(self.networks["teacher"], part) for part in parts])
         return source.log_softmax(-1), teacher.log_softmax(-1)
+
+    def _biases(self, *priors: Tensor, update: bool = False) -> list[Tensor | None]:
+        """The `class_bias` of source and teacher, where statistics are inferred and no BatchNorm takes it away."""
+        if self.config.statistics == "batch" or self._has_batch_norm:
+            return [None] * len(priors)
+        found = [class_bias(one, self.memory.get(f"bias_{place}")) for place, one in enumerate(priors)]
+        if update:
+            self.memory |= {f"bias_{place}": memory for place, (_, memory) in enumerate(found)}
+        return [bias for bias, _ in found]
 
     def _alpha(self, source: Tensor, teacher: Tensor) -> Tensor:
         """Alpha, (batch, 1) or (1, 1) by scope, from the views that both networks predicted."""
@@ -372,3 +400,8 @@ class VCoTTA(Adapter):
         for group in self.optimizer.param_groups:
             group["lr"] = share * group["initial_lr"]
         return share
+
+
+def _without(log_probs: Tensor, bias: Tensor | None) -> Tensor:
+    """Log-probabilities without what the network adds to a class on all images."""
+    return log_probs if bias is None else (log_probs - bias).log_softmax(-1)
