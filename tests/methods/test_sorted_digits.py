@@ -37,5 +37,5 @@ def test_on_clean_digits_sorted_by_class_vcotta_is_at_most_a_point_worse_than_so
         warnings.simplefilter("always")
         adapted, events = errors_and_events(adapter)
     assert adapted <= plain + 1
-    assert len([one for one in caught if "few classes" in str(one.message)]) == 1
+    assert len([one for one in caught if "labels of this stream seem correlated" in str(one.message)]) == 1
     assert events[0] == {"causes": ["diversity"], "action": "note"}
