@@ -41,6 +41,14 @@ def key_of(row: Row, keys: Sequence[str]) -> tuple[Any, ...]:
     return tuple(row[key] for key in keys)
 
 
+def print_missing(plan: Plan, keys: Sequence[str], path: Path) -> None:
+    """Print what identifies each row that the file does not have, and how many there are."""
+    rows: list[Row] = read_json(path) if path.exists() else []
+    there = {key_of(row, keys) for row in rows}
+    missing = [key for cell in plan(rows) if (key := key_of(cell.facts, keys)) not in there]
+    print(*(" ".join(map(str, key)) for key in missing), f"{len(missing)} rows are missing", sep="\n")
+
+
 def fill(plan: Plan, keys: Sequence[str], path: Path, work: Path, minutes: float, scores: Callable[[Run], Row]) -> bool:
     """Run the cells that the file has no row of, and write each row as soon as it is there.
 

@@ -36,9 +36,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from studies.cells import Cell, Row, fill, key_of, scores_of, start_of
+from studies.cells import Cell, Row, fill, print_missing, scores_of, start_of
 from studies.files import results_of
-from vcotta._util.files import read_json
 from vcotta.corruptions import STANDARD
 from vcotta.experiments.benchmarks import find_benchmark
 from vcotta.methods import find_method, list_general_methods
@@ -153,10 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"Expected --weights and --warmed for {options.part}, but got none. Make them as --help says.")
     path = options.out or results_of("equal-terms") / f"{options.part}.json"
     if options.plan:
-        rows = read_json(path) if path.exists() else []
-        there = {key_of(row, KEYS) for row in rows}
-        missing = [key for cell in cells(options, rows) if (key := key_of(cell.facts, KEYS)) not in there]
-        print(*(" ".join(map(str, key)) for key in missing), f"{len(missing)} rows are missing", sep="\n")
+        print_missing(partial(cells, options), KEYS, path)
     elif fill(partial(cells, options), KEYS, path, options.work / options.part, options.minutes, scores):
         print("all rows are there")
 

@@ -36,9 +36,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from studies.cells import Cell, Row, fill, key_of, scores_of, start_of
+from studies.cells import Cell, Row, fill, key_of, print_missing, scores_of, start_of
 from studies.files import results_of
-from vcotta._util.files import read_json
 from vcotta.corruptions import EXTRA, STANDARD
 from vcotta.experiments.benchmarks import find_benchmark
 from vcotta.experiments.build import train_network, warm_network
@@ -203,10 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     path = options.out or results_of("transformers") / f"{options.part}.json"
     if options.plan:
-        rows = read_json(path) if path.exists() else []
-        there = {key_of(row, KEYS) for row in rows}
-        missing = [key for cell in cells(options, rows) if (key := key_of(cell.facts, KEYS)) not in there]
-        print(*(" ".join(map(str, key)) for key in missing), f"{len(missing)} rows are missing", sep="\n")
+        print_missing(partial(cells, options), KEYS, path)
         return
     if not options.weights:
         make_networks(options)

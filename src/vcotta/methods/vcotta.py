@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Positive, UnitInterval
 from vcotta.bayes import kl_divergence, mixture_kl_bound, sampling, variational_parameters
 from vcotta.methods.base import Adapter, OptimizerName
-from vcotta.methods.card import Card, Preset
+from vcotta.methods.card import Card
 from vcotta.methods.class_mix import LATER, StreamSettings
 from vcotta.methods.parts.class_bias import class_bias
 from vcotta.methods.parts.layers import normalisation_and_classifier
@@ -22,77 +22,13 @@ from vcotta.methods.parts.losses import cross_entropy, entropy, symmetric_cross_
 from vcotta.methods.parts.mean_teacher import student_and_teacher, update_teacher
 from vcotta.methods.parts.prior_mixture import AlphaRule, evidence, filter_views, insurance, mix, mixing_weight
 from vcotta.methods.registry import register_method
+from vcotta.methods.vcotta_presets import PRESETS
 from vcotta.nn.batch_norm import batch_norms
 from vcotta.nn.optim import step_scale
 from vcotta.nn.sharing import current
 from vcotta.nn.views import image_and_views, random_view
 
 __all__ = ["VCoTTA", "VCoTTAConfig"]
-
-_PUBLISHED = {
-    "views": 32,
-    "source_views": True,
-    "scope": "batch",
-    "temperature": 1.0,
-    "loss": "sce",
-    "student": "image",
-    "beta": 0.999,
-    "relative": False,
-    "full_batch": None,
-    "statistics": "batch",
-    "label_prior": False,
-}
-"""Settings that the paper and the authors' code share."""
-
-_PUBLISHED_WARM_UP = {
-    "lr": 3e-4,
-    "relative": False,
-    "sigma_travel": None,
-    "augmix": False,
-    "kl_weight": 0.7,
-    "held_back": 0.0,
-}
-"""Warm-up of the presets of the paper and of its authors: nothing of it is published but the number of epochs."""
-
-PRESETS = {
-    "best": Preset(
-        datasets={"digits": {"lr": 0.1, "beta": 0.95}},  # its streams are short: the teacher must learn quickly
-        guarded=True,
-    ),
-    "paper": Preset(
-        settings={
-            **_PUBLISHED,
-            "alpha": "entropy",
-            "margin": 1e-2,
-            "target": "teacher",
-            "sampling": "local",
-            "inference": "x0",
-            "lr": 1e-4,
-        },
-        datasets={
-            "cifar100": {"margin": 0.3},
-            "imagenet": {"margin": 0.1, "loss": "ce", "lr": 1e-2, "optimizer": "sgd"},
-        },
-        warm_up={**_PUBLISHED_WARM_UP, "kl_weight": None},  # KL / N, five epochs, no AugMix
-        warm_up_datasets={"cifar100": {"epochs": 5}},
-    ),
-    "authors": Preset(
-        settings={
-            **_PUBLISHED,
-            "alpha": "confidence",
-            "margin": 0.3,
-            "sampling": "weight",
-            "mixup": True,
-            "inference": "filtered",
-            "lr": 1e-3,
-            "kl_weight": None,
-            "kl_lambda": 500_000.0,
-        },
-        warm_up=_PUBLISHED_WARM_UP,
-    ),
-}
-"""``best`` won on the four held-out corruptions of CIFAR-10 and is the same for every data set but digits. ``paper``
-has the paper's method, values and warm-up. ``authors`` follows the authors' code."""
 
 
 @dataclass(frozen=True)
