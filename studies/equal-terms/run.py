@@ -55,14 +55,14 @@ UNRANKED = ("source", "bn", "vcotta")
 def cells(options: argparse.Namespace, rows: list[Row]) -> Iterator[Cell]:
     """Yield the cells in order; those of all images follow from the rows so far."""
     for seed in options.seeds:
-        for start in STARTS:
+        for start in options.starts:
             for method in options.methods:
                 ours = method == "vcotta"
                 for preset in options.presets if ours else (None,):
                     for views in options.views if ours else (None,):
-                        yield _cell(options, method, start, preset, seed, options.images, views)
+                        yield _cell(options, method, start, preset, seed, options.images or None, views)
     if options.full:
-        for method, start in chosen(rows, options.images):
+        for method, start in chosen(rows, options.images or None):
             for seed in SEEDS:
                 yield _cell(options, method, start, "best" if method == "vcotta" else None, seed, None)
 
@@ -129,7 +129,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--weights", type=Path, help="the plain network; that of digits is trained")
     found.add_argument("--warmed", type=Path, help="the same network from `vcotta warmup`; that of digits is made")
     found.add_argument("--corrupted", type=Path, help="folder from `vcotta corrupt`; by default made on the fly")
-    found.add_argument("--images", type=int, default=IMAGES, help="images of each corruption in the first part")
+    found.add_argument("--images", type=int, default=IMAGES, help="of each corruption in the first part; 0 for all")
+    found.add_argument("--starts", nargs="+", choices=STARTS, default=STARTS, help="networks of the first part")
     found.add_argument("--full", action="store_true", help="afterwards the best on all images")
     found.add_argument(
         "--methods", nargs="+", default=list_general_methods(), help="by default all that take any network"

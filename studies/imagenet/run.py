@@ -56,8 +56,9 @@ METHODS = (
 )
 PACS_METHODS = ("source", "bn", "tent", "cotta", "roid", "rotta", "vcotta")
 STREAMS: dict[str, dict[str, Any]] = {"continual": {}, "correlated": {"delta": 0.1}}
+STARTS = ("plain", "warmed")
 BEST = 5
-"""Number of the other methods that are also run from the warmed network."""
+"""Number of the other methods that are also run from the warmed network, besides BN; named ones all are."""
 KEYS = ("network", "method", "start", "preset", "seed", "protocol", "images", "views")
 
 
@@ -79,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--images", type=int, help="only the first images; of pacs, of each domain; by default all")
     parser.add_argument("--corruptions", nargs="+", default=list(STANDARD), help="to try the command: only these")
     parser.add_argument("--methods", nargs="+", help="only these methods; by default all")
+    parser.add_argument("--starts", nargs="+", choices=STARTS, default=STARTS, help="networks; not for pacs")
     parser.add_argument("--views", type=int, default=8, help="views of the methods that use them")
     parser.add_argument("--epochs", type=int, help="pacs: epochs of fine-tuning; by default those of `vcotta train`")
     parser.add_argument("--batch-size", type=int, help="by default the data set's own")
@@ -136,17 +138,15 @@ def _corruptions(options: argparse.Namespace, rows: list[Row]) -> Iterator[Cell]
 
     wanted = options.methods or [*METHODS, "vcotta"]
     for seed in options.seeds:
-        for method in wanted:
-            if method != "vcotta":
-                yield cell(method, "plain", None, seed)
-        if "vcotta" in wanted:
-            yield cell("vcotta", "plain", "best", seed)
-        if options.warmed:
+        if "plain" in options.starts:
+            for method in wanted:
+                yield cell(method, "plain", "best" if method == "vcotta" else None, seed)
+        if "warmed" in options.starts and options.warmed:
             if "vcotta" in wanted:
                 yield cell("vcotta", "warmed", "best", seed)
                 yield cell("vcotta", "warmed", "paper", seed)
-            for method in ("bn", *best_others(rows, network)):
-                if method in wanted:
+            for method in options.methods or ("bn", *best_others(rows, network)):
+                if method != "vcotta":
                     yield cell(method, "warmed", None, seed)
 
 

@@ -55,7 +55,6 @@ WARM_UPS: dict[str, dict[str, Any] | None] = {
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "prediction: a tenth of the source": {"prediction_alpha": 0.1},
-    "prediction: by evidence": {"prediction_alpha": "evidence"},
     "outputs drawn": {"sampling": "local"},
     "ten times the divergence": {"kl_weight": 0.5},
     "no divergence": {"kl_weight": 0.0},

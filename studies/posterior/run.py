@@ -66,20 +66,15 @@ WARM_UPS: dict[str, dict[str, Any] | None] = {
     "twice the epochs": PLAIN | {"epochs": 10},
 }
 """Each with one thing changed from ``without AugMix``."""
-BASE = "without AugMix"
-"""The warm-up that cuts and streams start from: they were measured before AugMix became the default."""
-UNITS_OF_SIGMA = "by evidence, steps in units of sigma"
-EVIDENCE: dict[str, Any] = {"prediction_alpha": "evidence"}
-"""The source's weight in the prediction while the other parts were compared."""
+UNITS_OF_SIGMA = "steps in units of sigma"
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
-    "by evidence": EVIDENCE,
-    "by evidence, outputs drawn": {**EVIDENCE, "sampling": "local"},
-    "by evidence, weights drawn": {**EVIDENCE, "sampling": "weight"},
-    UNITS_OF_SIGMA: EVIDENCE,
-    "by evidence, no divergence": {**EVIDENCE, "kl_weight": 0.0},
-    "by evidence, ten times the divergence": {**EVIDENCE, "kl_weight": 0.5},
-    "by evidence, the ELBO's divergence": {**EVIDENCE, "kl_weight": None, "kl_lambda": -1.0},  # batch size, for -1
+    "outputs drawn": {"sampling": "local"},
+    "weights drawn": {"sampling": "weight"},
+    UNITS_OF_SIGMA: {},
+    "no divergence": {"kl_weight": 0.0},
+    "ten times the divergence": {"kl_weight": 0.5},
+    "the ELBO's divergence": {"kl_weight": None, "kl_lambda": -1.0},  # batch size, for -1
     "prediction of the teacher alone": {"prediction_alpha": 0.0},
     "prediction: a tenth of the source": {"prediction_alpha": 0.1},
     "prediction of the source alone": {"prediction_alpha": 1.0},
@@ -145,7 +140,7 @@ class Study:
 
     def cuts(self, network: str, seed: int) -> None:
         """Add a row for each way to choose the weights that are set to zero."""
-        net = self.warm(network, seed, BASE)
+        net = self.warm(network, seed, "default")
         for share in (0.3, 0.5, 0.7):
             for rule in ("|mean| / sigma", "|mean|", "sigma", "random"):
                 if self._new("cuts", network, seed, f"{rule}, {share}"):
@@ -159,7 +154,7 @@ class Study:
                 if self._new("streams", network, seed, f"{stream}: {name}"):
                     spec = self._spec(seed, stream, settings, words)
                     with units_of_sigma() if name == UNITS_OF_SIGMA else nullcontext():
-                        mean = run_spec(spec, model=self.warm(network, seed, BASE)).summary()["mean"]
+                        mean = run_spec(spec, model=self.warm(network, seed, "default")).summary()["mean"]
                     scores = {"error": round(100 * mean["error"], 3), "nll": round(mean["nll"], 4)}
                     self._add("streams", network, seed, f"{stream}: {name}", stream=stream, variant=name, **scores)
 
@@ -216,7 +211,7 @@ class Study:
         return Meaning(self.runtime, size, (test, labels), held_out)
 
     def _adapted(self, net: nn.Module, seed: int) -> dict[str, Any]:
-        mean = run_spec(self._spec(seed, "continual", EVIDENCE, {}), model=net).summary()["mean"]
+        mean = run_spec(self._spec(seed, "continual", {}, {}), model=net).summary()["mean"]
         return {"adapted": {"error": round(100 * mean["error"], 3), "nll": round(mean["nll"], 4)}}
 
     def _test(self) -> tuple[Any, Any]:

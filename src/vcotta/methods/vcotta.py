@@ -20,7 +20,7 @@ from vcotta.methods.parts.class_bias import class_bias
 from vcotta.methods.parts.layers import normalisation_and_classifier
 from vcotta.methods.parts.losses import cross_entropy, entropy, symmetric_cross_entropy
 from vcotta.methods.parts.mean_teacher import student_and_teacher, update_teacher
-from vcotta.methods.parts.prior_mixture import AlphaRule, evidence, filter_views, insurance, mix, mixing_weight
+from vcotta.methods.parts.prior_mixture import AlphaRule, filter_views, mix, mixing_weight
 from vcotta.methods.registry import register_method
 from vcotta.methods.vcotta_presets import PRESETS
 from vcotta.nn.batch_norm import batch_norms
@@ -40,9 +40,8 @@ class VCoTTAConfig(StreamSettings):
             three times the passes and gain 0.1 points on a WRN-28-10).
         alpha: Weight of the source prior: ``"entropy"``, ``"printed"``, ``"confidence"`` (see `mixing_weight`) or a
             fixed number in [0, 1].
-        prediction_alpha: Weight of the source in the prediction, where ``alpha`` is that in target and divergence:
-            None for ``alpha`` (paper); ``"evidence"`` (ours), about 0.1 and more while the teacher is less certain than
-            the source, see `insurance`; or a fixed number in [0, 1].
+        prediction_alpha: Weight of the source in the prediction, where ``alpha`` is that in target and divergence; None
+            for ``alpha`` (paper).
         source_views: Whether the source predicts the views too (paper), or the image only (ours; half the passes, and
             better on a WRN-28-10). With ``alpha=0`` it predicts the image only.
         scope: One alpha for the ``"batch"``, or one for each ``"sample"`` in prediction and target (the divergences
@@ -59,8 +58,8 @@ class VCoTTAConfig(StreamSettings):
             code) or nothing (``"none"``, ours).
         mixup: Mix each image and target with a random partner's (authors' code).
         inference: The mixture predicts from the image alone (``"x0"``, paper), from the filtered views
-            (``"filtered"``, authors' code), half from the image and half from the mean over all views
-            (``"anchored"``, ours), or from the same averages taken of log-probabilities (``"pooled"``, ours).
+            (``"filtered"``, authors' code); or half from the image and half from the mean over all views, averages of
+            log-probabilities (``"pooled"``, ours).
         lr: Step size (paper: 1e-4 CIFAR, 1e-2 ImageNet-C; authors' CIFAR10 file: 1e-3).
         relative: Multiply ``lr`` by the root mean square of each tensor's start, except for rho (ours). Our WRN-28-10
             has weights of 0.004, a ResNet-20 of 0.1: one absolute step does not suit both. Without BatchNorm, weights
@@ -85,7 +84,7 @@ class VCoTTAConfig(StreamSettings):
 
     views: NonNegativeInt = 8
     alpha: AlphaRule | UnitInterval = 0.5
-    prediction_alpha: Literal["evidence"] | UnitInterval | None = None
+    prediction_alpha: UnitInterval | None = None
     source_views: bool = False
     scope: Literal["batch", "sample"] = "sample"
     tau: Positive = 0.1
@@ -96,7 +95,7 @@ class VCoTTAConfig(StreamSettings):
     student: Literal["image", "view", "both"] = "both"
     sampling: Literal["local", "weight", "none"] = "none"
     mixup: bool = False
-    inference: Literal["x0", "filtered", "anchored", "pooled"] = "pooled"
+    inference: Literal["x0", "filtered", "pooled"] = "pooled"
     lr: NonNegative = 3e-2
     relative: bool = True
     optimizer: OptimizerName = "adam"
@@ -199,7 +198,7 @@ class VCoTTA(Adapter):
             biases = self._biases(source, teacher, update=True)
             source, teacher = map(_without, (source, teacher), biases)
             alpha = self._alpha(source, teacher)
-            share = self._share(source, teacher, alpha, update=True)
+            share = self._share(alpha)
             prediction = self._infer(source, teacher, share)
             target = self._target(source, teacher, alpha)
             if self.config.label_prior and (labels := self.infer_labels(prediction)):
@@ -222,7 +221,7 @@ class VCoTTA(Adapter):
         source, teacher = self._log_probs(images)
         biases = self._biases(source, teacher)
         source, teacher = map(_without, (source, teacher), biases)
-        alpha, draws = self._share(source, teacher, self._alpha(source, teacher)), []
+        alpha, draws = self._share(self._alpha(source, teacher)), []
         nets = self.start, self.networks["teacher"]
         for _ in range(samples):
             with sampling(nets[0]), sampling(nets[1]):
@@ -269,31 +268,20 @@ class VCoTTA(Adapter):
         alpha = mixing_weight(source, teacher, rule, self.config.tau).unsqueeze(-1)
         return alpha.mean(0, keepdim=True) if self.config.scope == "batch" else alpha
 
-    def _share(self, source: Tensor, teacher: Tensor, alpha: Tensor, *, update: bool = False) -> Tensor:
+    def _share(self, alpha: Tensor) -> Tensor:
         """The weight of the source in the prediction, of the shape of ``alpha``, its weight in the target."""
-        rule = self.config.prediction_alpha
-        if rule is None:
-            return alpha
-        if rule != "evidence":
-            return torch.full_like(alpha, rule)
-        nats = evidence(source[0], teacher[0], self.memory.get("evidence"))
-        if update:
-            self.memory["evidence"] = nats
-        return insurance(nats).expand_as(alpha)
+        given = self.config.prediction_alpha
+        return alpha if given is None else torch.full_like(alpha, given)
 
     def _infer(self, source: Tensor, teacher: Tensor, alpha: Tensor) -> Tensor:
         """The mixture's prediction; views that the source did not predict count with the teacher's prediction alone."""
         if self.config.inference == "filtered":
             return mix(filter_views(source, self.config.margin), filter_views(teacher, self.config.margin), alpha)
-        source = torch.cat([source, teacher[len(source) :]])
-        if self.config.inference == "pooled":
-            pooled = alpha * source + (1 - alpha) * teacher
-            return (pooled[0] + pooled.mean(0)).div(2).log_softmax(-1)
-        prediction = mix(source[0], teacher[0], alpha)
         if self.config.inference == "x0":
-            return prediction
-        over_views = mix(source, teacher, alpha).logsumexp(0) - math.log(len(teacher))
-        return torch.logaddexp(prediction, over_views) - math.log(2)
+            return mix(source[0], teacher[0], alpha)
+        source = torch.cat([source, teacher[len(source) :]])
+        pooled = alpha * source + (1 - alpha) * teacher
+        return (pooled[0] + pooled.mean(0)).div(2).log_softmax(-1)
 
     def _target(self, source: Tensor, teacher: Tensor, alpha: Tensor) -> Tensor:
         target = filter_views(teacher, self.config.margin)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
@@ -10,15 +9,12 @@ from torch import Tensor
 
 from vcotta.methods.parts.losses import entropy
 
-__all__ = ["AlphaRule", "evidence", "filter_views", "insurance", "mix", "mixing_weight"]
+__all__ = ["AlphaRule", "filter_views", "mix", "mixing_weight"]
 
 AlphaRule = Literal["entropy", "printed", "confidence"]
 """Rules of `mixing_weight`, described there."""
 
 _CONFIDENCE_SCALE = 8e-4
-_PRIOR = 0.1  # share of the source where both priors are equally certain
-_NATS = 0.1  # an excess of entropy that multiplies its odds by e
-_IMAGES = 100  # how many images the evidence goes back
 
 
 def mixing_weight(source: Tensor, teacher: Tensor, rule: AlphaRule | float, tau: float = 1.0) -> Tensor:
@@ -41,45 +37,6 @@ def mixing_weight(source: Tensor, teacher: Tensor, rule: AlphaRule | float, tau:
         sign = 1 if rule == "entropy" else -1
         return torch.sigmoid(sign * (entropy(teacher) - entropy(source)) / tau).mean(0)
     return source.new_full((source.shape[1],), rule)
-
-
-def evidence(source: Tensor, teacher: Tensor, before: Tensor | None = None) -> Tensor:
-    """How many nats the teacher is less certain than the source, a moving mean over images; a scalar on the device.
-
-    If predictions are calibrated, their expected loss is their entropy: so this is by how much the teacher expects to
-    be the worse one. A healthy teacher, which learns from sharpened targets, is about as certain as the source or more;
-    one that was led astray, by noise or by steps that are too long, is less.
-
-    Args:
-        source: Log-probabilities of the source, (batch, classes).
-        teacher: Those of the teacher.
-        before: The evidence of the batches before; None, which is 0, at the start. An excess that is not finite
-            leaves it as it is.
-
-    Example:
-        >>> sure, unsure = torch.tensor([[0.99, 0.01]]).log(), torch.tensor([[0.5, 0.5]]).log()
-        >>> bool(evidence(sure, unsure) > 0), bool(evidence(unsure, sure) < 0)
-        (True, True)
-    """
-    excess = (entropy(teacher) - entropy(source)).mean()
-    before = torch.zeros_like(excess) if before is None else before
-    return torch.where(excess.isfinite(), torch.lerp(before, excess, len(source) / (len(source) + _IMAGES)), before)
-
-
-def insurance(nats: Tensor) -> Tensor:
-    r"""Share of the source in the prediction, from the `evidence`.
-
-    .. math:: \mathrm{sigmoid}(\mathrm{logit}(0.1) + (\bar H_{teacher} - \bar H_{source}) / 0.1)
-
-    The paper's rule with two differences: entropies are means over many images, as those of one image tell more about
-    the image than about the priors; and where both are equally certain, the teacher, which has seen the stream, counts
-    nine times as much as the source.
-
-    Example:
-        >>> [round(insurance(torch.tensor(nats)).item(), 2) for nats in (-0.1, 0.0, 0.2, 0.5)]
-        [0.04, 0.1, 0.45, 0.94]
-    """
-    return torch.sigmoid(nats / _NATS + math.log(_PRIOR / (1 - _PRIOR)))
 
 
 def filter_views(log_probs: Tensor, margin: float) -> Tensor:
