@@ -113,6 +113,12 @@ def test_the_source_is_read_once_and_never_at_test_time(tiny, images) -> None:
         adapter(images(seed=seed))
 
 
+def test_prototypes_that_are_not_finite_are_refused(tiny, images, monkeypatch) -> None:
+    monkeypatch.setattr("vcotta.methods.santa.source_prototypes", lambda *_: torch.full((4, 8), torch.nan))
+    with pytest.raises(ValueError, match=r"santa learns from source data to be finite, but its prototypes hold NaN"):
+        build_adapter("santa", tiny(), source=[(images(12), torch.arange(12) % 4)])
+
+
 def test_santa_must_be_prepared_on_source_data(tiny, images) -> None:
     with pytest.raises(ValueError, match="class prototypes"):
         SANTA(tiny())(images())

@@ -2,6 +2,7 @@ import json
 import math
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -188,6 +189,21 @@ def test_outputs_that_are_not_numbers_count_as_wrong_and_the_run_continues(tmp_p
     assert run.records[0]["errors"] >= 1
     assert run.summary()["mean"]["nll"] < math.inf
     assert Run.load(tmp_path).summary() == run.summary()
+
+
+@pytest.mark.parametrize(("every", "warned"), [(1, True), (2, False)])
+def test_a_run_that_skipped_most_of_its_updates_says_so(every, warned):
+    class Stuck(Guess):
+        def __call__(self, images):
+            log_probs = super().__call__(images)
+            self.last["skipped"] = self.steps % every == 0
+            return log_probs
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run_stream(Stuck(), Tiny())
+    assert any("skipped 4 of 4 updates" in str(each.message) for each in caught) == warned
+    assert len(caught) == warned
 
 
 def test_the_adapter_is_reset_where_the_stream_says_so():

@@ -174,7 +174,8 @@ class Adapter(Declared, StreamClasses, ABC):
         """Learn from source data, and start anew with what was learned.
 
         Raises:
-            ValueError: If the method needs source data and there is none, or images or labels are unfit.
+            ValueError: If the method needs source data and there is none, images or labels are unfit, or what was
+                learned is not finite.
         """
         probe = {name: tensor for name, tensor in self.prepared.items() if name in (IMAGES, LABELS)}
         self.prepared = {}
@@ -182,6 +183,12 @@ class Adapter(Declared, StreamClasses, ABC):
         self._notes = new_notes()
         with self._rng.scope():
             learned = self.learn_source(SourceBatches(source, self.runtime, self._check_accepted))
+        for name, tensor in learned.items():
+            if not tensor.isfinite().all():
+                raise ValueError(
+                    f"Expected what {self.name} learns from source data to be finite, but its {name} hold NaN or "
+                    "infinity. Check the network's outputs on the source images."
+                )
         self.adopt(learned | probe)
 
     @_exclusive

@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -144,6 +145,13 @@ def run_stream(
                 raise KeyboardInterrupt(f"The run was stopped after {done}; it will resume after {writer.save()}.")
         if writer is not None:
             writer.finish(_plain(run.summary()))
+    skipped = sum(bool(record["last"].get("skipped")) for record in run.records)
+    if 2 * skipped > len(stream):
+        warnings.warn(
+            f"{adapter.name} skipped {skipped} of {len(stream)} updates, as loss or gradient was not finite. Check the "
+            "network, or lower `lr`.",
+            stacklevel=2,
+        )
     return run
 
 
