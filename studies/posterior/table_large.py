@@ -8,7 +8,11 @@ from studies.files import read_result
 from studies.markdown import listed, table
 from studies.scores import Row
 
-NETWORKS = {"cifar10": "WRN-28-10, CIFAR-10", "imagenet": "ResNet-50, ImageNet"}
+NETWORKS = {
+    "wrn-28-10": "WRN-28-10, CIFAR-10",
+    "resnet-56": "ResNet-56, CIFAR-10",
+    "resnet-50-v1": "ResNet-50, ImageNet",
+}
 
 
 def warmups_text() -> str:
@@ -16,9 +20,9 @@ def warmups_text() -> str:
     parts = []
     headings = ["Warm-up", "Epochs", "Clean: means", "eight draws", "BN, corrupted: means", "draws"]
     headings += ["Sigma varies by: least", "median", "Way kept", "VCoTTA"]
-    for dataset, title in NETWORKS.items():
+    for network, title in NETWORKS.items():
         rows = []
-        for row in sorted(_rows(dataset, "warm-up"), key=lambda row: (row["warm_up"] != "none", row["epochs"] or 5)):
+        for row in sorted(_rows(network, "warm-up"), key=lambda row: (row["warm_up"] != "none", row["epochs"] or 5)):
             cells = [_pair(row[part]) for part in ("clean", "clean_draws", "corrupted", "corrupted_draws")]
             spread = [f"{row['spread'][part]:.2f}" for part in ("least", "median")]
             epochs = "-" if row["warm_up"] == "none" else str(row["epochs"] or 5)
@@ -29,27 +33,28 @@ def warmups_text() -> str:
 
 def variants_text() -> str:
     """Return a row for each thing that was changed, with error and NLL on each network."""
-    found = {dataset: {row["variant"]: row for row in _from_the_default(dataset)} for dataset in NETWORKS}
+    found = {network: {row["variant"]: row for row in _from_the_default(network)} for network in NETWORKS}
+    found = {network: rows for network, rows in found.items() if len(rows) > 1}
     names = list(dict.fromkeys(name for rows in found.values() for name in rows))
     cells = [
         (name, *(_pair(rows[name]["adapted"]) if name in rows else "" for rows in found.values())) for name in names
     ]
-    return table(["VCoTTA", *NETWORKS.values()], cells)
+    return table(["VCoTTA", *(NETWORKS[network] for network in found)], cells)
 
 
-def _from_the_default(dataset: str) -> list[Row]:
+def _from_the_default(network: str) -> list[Row]:
     """The rows of the warm-up of five epochs and what was changed from it."""
-    rows = _rows(dataset, "warm-up") + _rows(dataset, "variant")
+    rows = _rows(network, "warm-up") + _rows(network, "variant")
     return [row for row in rows if (row["warm_up"], row["epochs"]) == ("default", None)]
 
 
-def _rows(dataset: str, what: str) -> list[Row]:
+def _rows(network: str, what: str) -> list[Row]:
     rows: list[Row] = read_result("posterior", "large.json")
-    return [row for row in rows if (row["dataset"], row["what"]) == (dataset, what)]
+    return [row for row in rows if (row["network"], row["what"]) == (network, what)]
 
 
-def _pair(scores: Row) -> str:
-    return f"{scores['error']:.2f} / {scores['nll']:.3f}"
+def _pair(scores: Row | None) -> str:
+    return "" if scores is None else f"{scores['error']:.2f} / {scores['nll']:.3f}"
 
 
 def _way(words: Sequence[str]) -> str:

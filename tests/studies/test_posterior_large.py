@@ -148,7 +148,8 @@ def row(
     warm_up="default", variant="default", what="warm-up", dataset="cifar10", epochs=None, error=9.0, **more
 ) -> dict:
     pair = {"error": error, "nll": 0.5}
-    facts = {"dataset": dataset, "network": "net", "epochs": epochs, "warm_up": warm_up, "variant": variant}
+    network = {"cifar10": "wrn-28-10", "imagenet": "resnet-50-v1"}[dataset]
+    facts = {"dataset": dataset, "network": network, "epochs": epochs, "warm_up": warm_up, "variant": variant}
     facts |= {"what": what, "limit": 2000 if dataset == "cifar10" else 1000, "views": 8, "torch": "2"}
     facts |= {"hardware": "a GPU", "adapted": pair, "words": [], "spread": {"least": 0.1, "median": 1.5}}
     return facts | dict.fromkeys(("clean", "clean_draws", "corrupted", "corrupted_draws"), pair) | more
@@ -177,10 +178,17 @@ def test_warm_ups_have_their_epochs_and_the_share_of_their_way(rows) -> None:
 def test_variants_are_those_of_the_default_warm_up_of_five_epochs(rows) -> None:
     rows += [row(), row(variant="2 views", what="variant", error=9.5), row(epochs=2, error=99.0)]
     rows += [row("none", error=99.0), row("none", variant="32 views", what="variant", error=99.0)]
+    rows += [row(dataset="imagenet", variant="batch statistics", what="variant", error=58.0)]
     text = page.variants_text()
     assert "| default | 57.00 / 0.500 | 9.00 / 0.500 |" in text or "| default | 9.00 / 0.500 | 57.00 / 0.500 |" in text
     assert "| 2 views | 9.50 / 0.500 |  |" in text
     assert "99.00" not in text
+
+
+def test_a_network_without_variants_has_no_column_and_a_row_without_vcotta_an_empty_cell(rows) -> None:
+    rows += [row(), row(variant="2 views", what="variant"), row(epochs=10, adapted=None)]
+    assert page.variants_text().splitlines()[0] == "| VCoTTA | WRN-28-10, CIFAR-10 |"
+    assert [one for one in page.warmups_text().splitlines() if one.startswith("| default | 10")][0].endswith("| 1 |  |")
 
 
 def verdict(way: float) -> str:
