@@ -15,7 +15,7 @@ On one H200 in calls of at most ten minutes; by the times of earlier studies abo
 a quarter of an hour for the network, its warm-up and the corrupted files:
 
     vcotta train --dataset cifar10 --out wrn.safetensors
-    vcotta warmup --dataset cifar10 --weights wrn.safetensors --out wrn-warm.safetensors
+    vcotta warmup --dataset cifar10 --epochs 5 --weights wrn.safetensors --out wrn-warm.safetensors
     vcotta corrupt cifar10 --out cifar10c
     run="python -m studies.equal-terms.run cifar10c --weights wrn.safetensors --warmed wrn-warm.safetensors \
         --corrupted cifar10c --device cuda --minutes 8"

@@ -108,7 +108,7 @@ def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     torch.set_num_threads(1)
     study = Study(options)
     for seed in options.seeds:
@@ -152,13 +152,14 @@ class Study:
         for stream, words in STREAMS.items():
             for name, settings in VARIANTS.items():
                 if self._new("streams", network, seed, f"{stream}: {name}"):
-                    spec = self._spec(seed, stream, settings, words)
+                    spec = self.spec(seed, stream, settings, words)
                     with units_of_sigma() if name == UNITS_OF_SIGMA else nullcontext():
                         mean = run_spec(spec, model=self.warm(network, seed, "default")).summary()["mean"]
                     scores = {"error": round(100 * mean["error"], 3), "nll": round(mean["nll"], 4)}
                     self._add("streams", network, seed, f"{stream}: {name}", stream=stream, variant=name, **scores)
 
-    def _spec(self, seed: int, stream: str, settings: dict[str, Any], words: dict[str, Any]) -> RunSpec:
+    def spec(self, seed: int, stream: str, settings: dict[str, Any], words: dict[str, Any]) -> RunSpec:
+        """Return the run of VCoTTA on a stream."""
         size = self.options.batch_size or self.data.batch_size
         settings = {"views": VIEWS, **settings}
         if settings.get("kl_lambda"):
@@ -211,7 +212,7 @@ class Study:
         return Meaning(self.runtime, size, (test, labels), held_out)
 
     def _adapted(self, net: nn.Module, seed: int) -> dict[str, Any]:
-        mean = run_spec(self._spec(seed, "continual", {}, {}), model=net).summary()["mean"]
+        mean = run_spec(self.spec(seed, "continual", {}, {}), model=net).summary()["mean"]
         return {"adapted": {"error": round(100 * mean["error"], 3), "nll": round(mean["nll"], 4)}}
 
     def _test(self) -> tuple[Any, Any]:
@@ -279,23 +280,24 @@ def units_of_sigma() -> Iterator[None]:
         VCoTTA.minimise = minimise  # type: ignore[method-assign]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = ["warmups", "cuts", "streams"]
-    parser.add_argument("--parts", nargs="+", choices=parts, default=parts, help="what to measure")
-    parser.add_argument("--networks", nargs="+", default=["digits", "small"], help="networks on digits")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of network and adapter")
-    parser.add_argument("--dataset", default="digits", help="data set, as for `vcotta run`")
-    parser.add_argument("--model", help="network of another data set")
-    parser.add_argument("--weights", type=Path, help="its plain weights")
-    parser.add_argument("--source-limit", type=int, help="source images of the warm-up; by default all")
-    parser.add_argument("--epochs", type=int, help="epochs of the warm-up in place of five")
-    parser.add_argument("--limit", type=int, help="images of each corruption; by default all")
-    parser.add_argument("--clean", type=int, help="clean test images; by default all")
-    parser.add_argument("--batch-size", type=int, help="by default the data set's own")
-    parser.add_argument("--device", default="cpu", help="where to compute, such as cuda")
-    parser.add_argument("--out", type=Path, default=results_of("posterior") / "posterior.json", help="file to write")
-    return parser
+    found.add_argument("--parts", nargs="+", choices=parts, default=parts, help="what to measure")
+    found.add_argument("--networks", nargs="+", default=["digits", "small"], help="networks on digits")
+    found.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of network and adapter")
+    found.add_argument("--dataset", default="digits", help="data set, as for `vcotta run`")
+    found.add_argument("--model", help="network of another data set")
+    found.add_argument("--weights", type=Path, help="its plain weights")
+    found.add_argument("--source-limit", type=int, help="source images of the warm-up; by default all")
+    found.add_argument("--epochs", type=int, help="epochs of the warm-up in place of five")
+    found.add_argument("--limit", type=int, help="images of each corruption; by default all")
+    found.add_argument("--clean", type=int, help="clean test images; by default all")
+    found.add_argument("--batch-size", type=int, help="by default the data set's own")
+    found.add_argument("--device", default="cpu", help="where to compute, such as cuda")
+    found.add_argument("--out", type=Path, default=results_of("posterior") / "posterior.json", help="file to write")
+    return found
 
 
 if __name__ == "__main__":

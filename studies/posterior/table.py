@@ -62,33 +62,25 @@ def streams_text() -> str:
     return "\n\n".join(parts)
 
 
-def regret_text() -> str:
-    """Return in words how far each rule for the prediction is from the best fixed share, over all streams."""
-    fixed = {
-        "the teacher alone": "prediction of the teacher alone",
-        "a tenth": "prediction: a tenth of the source",
-        "half, the default": "default",
-        "the source alone": "prediction of the source alone",
+def shares_text() -> str:
+    """Return the mean error of each rule for the prediction, and how far it is from the best fixed share."""
+    rows: list[Row] = read_result("posterior", "shares.json")
+    streams = list(dict.fromkeys((row["network"], row["stream"]) for row in rows))
+    means = {
+        (rule, stream): _mean([row for row in rows if (row["rule"], row["network"], row["stream"]) == (rule, *stream)])
+        for rule in dict.fromkeys(row["rule"] for row in rows)
+        for stream in streams
     }
-    regrets: dict[str, list[float]] = {name: [] for name in ("by evidence", *fixed)}
-    for _, found in _by_network("streams"):
-        for stream in dict.fromkeys(row["stream"] for row in found):
-            errors = {
-                row_name: _mean([r for r in found if (r["stream"], r["variant"]) == (stream, variant)], "error")
-                for row_name, variant in {"by evidence": "by evidence", **fixed}.items()
-            }
-            best = min(errors[name] for name in fixed)
-            for name, error in errors.items():
-                regrets[name].append(error - best)
-    words = [
-        f"{name}: {statistics.mean(values):+.2f} in the mean, {max(values):+.2f} at worst"
-        for name, values in regrets.items()
-    ]
-    count = len(next(iter(regrets.values())))
-    return (
-        f"Points of error more than the best of the four fixed shares, chosen for each stream in hindsight, over "
-        f"{count} streams and networks. The source's share {'; '.join(words)}."
-    )
+    rules = list(dict.fromkeys(rule for rule, _ in means))
+    best = {stream: min(means[rule, stream] for rule in rules if rule.startswith("source ")) for stream in streams}
+    lines = []
+    for rule in rules:
+        errors = [means[rule, stream] for stream in streams]
+        regrets = [means[rule, stream] - best[stream] for stream in streams]
+        nll = statistics.mean(row["nll"] for row in rows if row["rule"] == rule)
+        numbers = (statistics.mean(errors), nll, statistics.mean(regrets), max(regrets))
+        lines.append((rule, *(f"{value:.{digits}f}" for value, digits in zip(numbers, (2, 3, 2, 2), strict=True))))
+    return table(["Prediction", "Error %", "NLL", "Regret: mean", "worst"], lines)
 
 
 def _by_network(part: str) -> list[tuple[str, list[Row]]]:
@@ -101,7 +93,7 @@ def _seeds(rows: Sequence[Row]) -> str:
     return f", {rows[0]['dataset']}, {seeds} seed{'' if seeds == 1 else 's'}, torch {rows[0]['torch']}"
 
 
-def _mean(rows: Sequence[Row], key: str) -> float:
+def _mean(rows: Sequence[Row], key: str = "error") -> float:
     return statistics.mean(row[key] for row in rows)
 
 
@@ -114,5 +106,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "posterior-warmups": warmups_text,
     "posterior-cuts": cuts_text,
     "posterior-streams": streams_text,
-    "posterior-regret": regret_text,
+    "posterior-shares": shares_text,
 }

@@ -7,6 +7,7 @@ from PIL import Image
 from vcotta.bayes import WarmUpConfig
 from vcotta.experiments.benchmarks import BENCHMARKS, find_benchmark
 from vcotta.methods import DATASETS, configure, list_methods
+from vcotta.methods.registry import warm_up_settings
 from vcotta.runs.spec import RunSpec
 
 
@@ -47,8 +48,14 @@ def test_the_warm_up_of_cifar100_is_the_one_of_the_headline() -> None:
 
 
 def test_other_benchmarks_take_the_default_warm_up() -> None:
-    for name in ("cifar10", "imagenet", "tiny-imagenet"):
+    for name in ("imagenet", "tiny-imagenet"):
         assert BENCHMARKS[name].warm_up == WarmUpConfig()
+    assert BENCHMARKS["cifar10"].warm_up == WarmUpConfig(epochs=10)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_the_preset_of_the_paper_warms_up_for_the_papers_five_epochs(name: str) -> None:
+    assert warm_up_settings("vcotta", name, "paper")["epochs"] == 5
 
 
 def test_unknown_data_sets_suggest_the_nearest() -> None:

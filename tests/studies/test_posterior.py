@@ -60,7 +60,7 @@ def test_the_posterior_of_a_small_network_means_something(tmp_path) -> None:
     script.main(["--parts", "cuts", "--networks", "small", "--seeds", "0", "--out", str(out)])
     cuts = {row["name"]: row["error"] for row in json.loads(out.read_text())["cuts"]}
     assert cuts["|mean| / sigma, 0.7"] < cuts["|mean|, 0.7"] < cuts["random, 0.7"]
-    study = script.Study(script._parser().parse_args(["--out", str(out), "--limit", "50"]))
+    study = script.Study(script.parser().parse_args(["--out", str(out), "--limit", "50"]))
     means, none = (study.meaning().of(study.warm("small", 0, name)) for name in ("default", "none"))
     assert means["spread"]["least"] > 0.5
     assert means["clean_draws"]["error"] <= means["clean"]["error"] + 0.3
@@ -72,7 +72,6 @@ def test_the_posterior_of_a_small_network_means_something(tmp_path) -> None:
 @pytest.mark.slow
 def test_rows_are_added_once_and_an_interrupted_study_continues(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(script, "WARM_UPS", {"none": None, "default": {}})
-    monkeypatch.setattr(script, "BASE", "default")
     monkeypatch.setattr(script, "STREAMS", {"continual": {}})
     monkeypatch.setattr(script, "VARIANTS", {"default": {}, "weights drawn": {"sampling": "weight"}})
     out = tmp_path / "rows.json"

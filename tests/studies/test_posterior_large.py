@@ -188,7 +188,8 @@ def test_variants_are_those_of_the_default_warm_up_of_five_epochs(rows) -> None:
 def test_a_network_without_variants_has_no_column_and_a_row_without_vcotta_an_empty_cell(rows) -> None:
     rows += [row(), row(variant="2 views", what="variant"), row(epochs=10, adapted=None)]
     assert page.variants_text().splitlines()[0] == "| VCoTTA | WRN-28-10, CIFAR-10 |"
-    assert [one for one in page.warmups_text().splitlines() if one.startswith("| default | 10")][0].endswith("| 1 |  |")
+    (line,) = (one for one in page.warmups_text().splitlines() if one.startswith("| default | 10"))
+    assert line.endswith("| 1 |  |")
 
 
 def verdict(way: float) -> str:

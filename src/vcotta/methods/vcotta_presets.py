@@ -51,7 +51,7 @@ PRESETS = {
             "imagenet": {"margin": 0.1, "loss": "ce", "lr": 1e-2, "optimizer": "sgd"},
         },
         warm_up={**_PUBLISHED_WARM_UP, "kl_weight": None},  # KL / N, five epochs, no AugMix
-        warm_up_datasets={"cifar100": {"epochs": 5}},
+        warm_up_datasets={"cifar10": {"epochs": 5}, "cifar100": {"epochs": 5}},
     ),
     "authors": Preset(
         settings={
