@@ -259,12 +259,3 @@ def test_other_layers_are_left_alone(layer) -> None:
     kind = type(layer)
     with dense_groups(layer):
         assert type(layer) is kind
-
-
-def test_only_images_on_their_way_to_a_gpu_go_through_pinned_memory(monkeypatch) -> None:
-    pinned, images = [], torch.rand(2, 3, 4, 4)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor.clone())
-    assert runtime._staged(images, torch.device("cpu")) is images
-    assert not pinned
-    assert torch.equal(runtime._staged(images, torch.device("cuda:1")), images)
-    assert pinned == [images]

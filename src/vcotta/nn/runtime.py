@@ -95,7 +95,7 @@ class Runtime(Settings):
 
     def place_images(self, images: Tensor) -> Tensor:
         """Move images to the device and memory format, as `dtype`."""
-        images = _staged(images, torch.device(self.device)).to(self.device, non_blocking=True).to(self.dtype)
+        images = images.to(self.device, self.dtype, non_blocking=True)
         # Never as they come: torch 2.13 crashes on a CPU where a network gets permuted (height, width, channel) images.
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
         return images.contiguous(memory_format=layout)
@@ -109,14 +109,6 @@ class Runtime(Settings):
     def autocast(self) -> AbstractContextManager[object]:
         """The precision, as a context for forward passes."""
         return torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.precision == "bf16")
-
-
-def _staged(images: Tensor, device: torch.device) -> Tensor:
-    """Images on their way to a GPU, in pinned memory, which torch keeps until an asynchronous copy has read it.
-
-    Ordinary memory may be freed and used again before a GPU that reads the host's memory by itself gets to it.
-    """
-    return images.pin_memory() if device.type == "cuda" and images.device.type == "cpu" else images
 
 
 @functools.cache
