@@ -4,10 +4,10 @@ What: on the streams of `studies.posterior.run`, error and NLL of the pooled pre
 with fixed shares and with shares that follow what the networks say; and how far each rule is from the fixed share that
 is best for a stream in hindsight.
 How: VCoTTA adapts by its defaults, without a guard, and what its networks say of each batch is kept. The rules then
-predict from that, in order and without labels; no rule changes what is learned. Source and student predict the image,
-the teacher half from the image and half from its views. Two shares follow the stream, with means over about the last
-200 images: by entropy, a nat more entropy makes a network's odds e^-10 times as large; by agreement, a nat more
-cross-entropy to the mean of all networks does.
+predict from that, in order and without labels; no rule changes what is learned, and none knows the label prior. Source
+and student predict the image, the teacher half from the image and half from its views. Two shares follow the stream,
+with means over about the last 200 images: by entropy, a nat more entropy makes a network's odds e^-10 times as large;
+by agreement, a nat more cross-entropy to the mean of all networks does.
 
     python -m studies.posterior.shares                                       # digits, about five minutes
 """
@@ -90,9 +90,9 @@ class Listening(VCoTTA):
         """Ask the student, too, before its step."""
         with torch.no_grad():
             student = self.logits(self.networks["student"], images).log_softmax(-1)
-        prediction = super().predict_and_adapt(images)
+        self.own = super().predict_and_adapt(images)
         self.said = [*self.priors, student]
-        return prediction
+        return self.own
 
     def _log_probs(self, images: Tensor) -> tuple[Tensor, Tensor]:
         source, teacher = super()._log_probs(images)
@@ -101,12 +101,12 @@ class Listening(VCoTTA):
 
 
 def kept(study: Study, network: str, seed: int, stream: str) -> Iterator[tuple[Tensor, Said, Tensor]]:
-    """Yield for each batch of a stream the adapter's prediction, what its networks say, and the labels."""
+    """Yield for each batch the adapter's prediction, before the label prior, that of each network, and labels."""
     spec = study.spec(seed, stream, {}, STREAMS[stream])
     adapter = Listening(copy.deepcopy(study.warm(network, seed, "default")), spec.config, seed=seed)
     for batch in stream_for(spec).batches():
-        prediction = adapter(batch.images)
-        yield prediction, adapter.said, torch.as_tensor(batch.labels)
+        adapter(batch.images)
+        yield adapter.own, adapter.said, torch.as_tensor(batch.labels)
 
 
 def scores(kept: Sequence[tuple[Tensor, Said, Tensor]]) -> list[dict[str, Any]]:
