@@ -53,9 +53,9 @@ def test_other_benchmarks_take_the_default_warm_up() -> None:
     assert BENCHMARKS["cifar10"].warm_up == WarmUpConfig(epochs=10)
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_the_preset_of_the_paper_warms_up_for_the_papers_five_epochs(name: str) -> None:
-    assert warm_up_settings("vcotta", name, "paper")["epochs"] == 5
+@pytest.mark.parametrize(("preset", "name"), [("paper", "cifar10"), ("paper", "cifar100"), ("authors", "cifar10")])
+def test_published_presets_warm_up_for_the_papers_five_epochs(preset: str, name: str) -> None:
+    assert warm_up_settings("vcotta", name, preset)["epochs"] == 5
 
 
 def test_unknown_data_sets_suggest_the_nearest() -> None:

@@ -66,6 +66,7 @@ PRESETS = {
             "kl_lambda": 500_000.0,
         },
         warm_up=_PUBLISHED_WARM_UP,
+        warm_up_datasets={"cifar10": {"epochs": 5}},
     ),
 }
 """``best`` won on the four held-out corruptions of CIFAR-10 and is the same for every data set but digits. ``paper``
