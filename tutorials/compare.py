@@ -37,7 +37,8 @@ stream = vcotta.make_stream(
 print(stream)
 
 # %% [markdown]
-# `dataset="digits"` chooses the settings that each method has for these images. For your own data leave it out.
+# `dataset="digits"` chooses the settings that each method has for the network of the package on these images. For your
+# own network or data leave it out, and give `flip=False` if your images must not be mirrored.
 #
 # `run_stream` records every batch in a folder. VCoTTA draws random views, so it runs with three seeds; `bn` and
 # `tent` draw nothing, and a second run would repeat the first.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vcotta._util.warn import warn
 from vcotta.bayes.gaussian import inverse_softplus
 from vcotta.bayes.layers import sampling, variational_parameters
 from vcotta.nn.batch_norm import reestimate_statistics, use_batch_statistics
@@ -146,7 +146,7 @@ class HeldBack:
         width, draws = self._narrow(net, runtime, after[:, 1].mean().item())
         found = Verdict(way, width, len(change), _means(before), _means(after), draws)
         if way < 1:
-            warnings.warn(_explain(found), stacklevel=3)
+            warn(_explain(found))
         return found
 
     def _look_at_mirrored(self, plain: nn.Module, error: float, runtime: Runtime) -> None:
@@ -158,11 +158,10 @@ class HeldBack:
             wrong.append(runtime.forward(plain, images.flip(-1)).argmax(-1) != labels)
         mirrored = torch.cat(wrong).double().mean().item()
         if mirrored > error + _MIRRORED:
-            warnings.warn(
+            warn(
                 f"The network mistakes {mirrored:.0%} of mirrored source images, where it mistakes {error:.0%} as they "
-                "are, as if left and right mattered. If they do, as in digits or text, set `flip=False` in the warm-up "
-                "and for the method.",
-                stacklevel=4,
+                "are, as if left and right mattered. If they do, as in digits or text, give `flip=False` to "
+                "`build_adapter`, or to `WarmUpConfig` and the method."
             )
 
     def _narrow(self, net: nn.Module, runtime: Runtime, of_means: float) -> tuple[float, float]:
@@ -239,9 +238,8 @@ def _explain(verdict: Verdict) -> str:
     numbers = ", ".join(
         f"{name} {was:.3f} -> {now:.3f}" for name, was, now in zip(names, verdict.before, verdict.after, strict=True)
     )
-    what = (
-        f"{verdict.way:g} of its way is kept" if verdict.way else "the network keeps its weights and only gets widths"
-    )
+    part = f"only {verdict.way:g} of its way is kept, between the old weights and the new"
+    what = part if verdict.way else "the network keeps its weights and only gets widths"
     return (
         f"The warm-up made the network worse on {verdict.images} held-back source images, so {what} ({numbers}). "
         "More source images, a lower `lr` or fewer `epochs` may do better."

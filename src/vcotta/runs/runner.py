@@ -7,7 +7,6 @@ import os
 import platform
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -22,6 +21,7 @@ from vcotta._util.errors import counted, differences
 from vcotta._util.locks import locked
 from vcotta._util.signals import interrupt_held_back
 from vcotta._util.tensorfile import weights_sha256
+from vcotta._util.warn import warn
 from vcotta._version import __version__
 from vcotta.methods import Adapter, Guard
 from vcotta.methods.class_mix import recorded_settings
@@ -147,10 +147,9 @@ def run_stream(
             writer.finish(_plain(run.summary()))
     skipped = sum(bool(record["last"].get("skipped")) for record in run.records)
     if 2 * skipped > len(stream):
-        warnings.warn(
+        warn(
             f"{adapter.name} skipped {skipped} of {len(stream)} updates, as loss or gradient was not finite. Check the "
-            "network, or lower `lr`.",
-            stacklevel=2,
+            "network, or lower `lr`."
         )
     return run
 

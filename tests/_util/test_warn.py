@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from vcotta._util.warn import warn
+from vcotta.bayes import WarmUpConfig, warm_up
+
+
+def test_outside_the_package_it_is_the_line_of_the_call() -> None:
+    with pytest.warns(UserWarning, match="look here") as caught:
+        warn("look here")
+    assert caught[0].filename == __file__
+
+
+def test_a_warning_from_deep_inside_shows_the_callers_line() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
+    images = torch.rand(120, 3, 4, 4)
+    loader = [(images, (images.flip(-1)[:, 0, 0, 0] > images[:, 0, 0, 0]).long())]
+    for _ in range(200):
+        loss = nn.functional.cross_entropy(net(images), loader[0][1])
+        for parameter, slope in zip(net.parameters(), torch.autograd.grad(loss, [*net.parameters()]), strict=True):
+            parameter.data -= slope
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warm_up(net, loader, WarmUpConfig(epochs=1, held_back=0.5), progress=False)
+    (mirrored,) = (one for one in caught if "mirrored" in str(one.message))
+    assert mirrored.filename == __file__
