@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from vcotta import build_adapter
+from vcotta.data import load_digits
 from vcotta.nn.inputs import check_accepted, check_images, labelled_batches
 
 IMAGES = torch.linspace(0, 1, 48).reshape(1, 3, 4, 4)
@@ -77,6 +79,14 @@ def test_batches_of_another_form_are_refused_with_how_to_make_pairs_of_them(batc
         list(labelled_batches([batch]))
     with pytest.raises(TypeError, match=r"Of a batch of a loader pass the images: batch\[(0|'image')\]"):
         check_images(batch)
+
+
+def test_a_data_set_in_place_of_a_loader_is_refused_with_how_to_make_one() -> None:
+    data = load_digits()[0]
+    with pytest.raises(TypeError, match=r"yields \(images, labels\), but got ImageData. Make one: vcotta.data.batches"):
+        build_adapter("eata", nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), source=data)
+    with pytest.raises(TypeError, match=r"but got int\.$"):
+        next(labelled_batches(3))
 
 
 def test_images_with_channels_last_are_refused_with_how_to_turn_them() -> None:

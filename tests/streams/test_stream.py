@@ -235,3 +235,9 @@ def test_stored_images_follow_protocols_too(data, tmp_path):
 def test_a_stream_refuses_a_name_in_place_of_a_protocol(data):
     with pytest.raises(TypeError, match="`protocol` to be a protocol, but got 'loops'"):
         ProtocolStream(data, protocol="loops")
+
+
+@pytest.mark.parametrize("data", [torch.rand(2, 3, 4, 4), np.zeros((2, 4, 4, 3), np.uint8), [1]])
+def test_images_without_labels_are_refused_with_what_to_do_instead(data) -> None:
+    with pytest.raises(TypeError, match=r"images with labels.* but got \w+\. .*call the adapter on each batch"):
+        make_stream("continual", data, ("fog",))

@@ -109,6 +109,11 @@ def check_labels(labels: Tensor, images: int, classes: int) -> None:
 
 def labelled_batches(source: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield (images, labels) of source data, and raise TypeError if it yields anything else."""
+    if not (hasattr(source, "__iter__") or hasattr(source, "__getitem__")):
+        made = " Make one: vcotta.data.batches(data.images, data.labels, 50)." if hasattr(source, "labels") else ""
+        raise TypeError(
+            f"Expected source data to be a loader that yields (images, labels), but got {type(source).__name__}.{made}"
+        )
     for batch in source:
         if not _is_pair(batch) or batch[0].ndim != 4:
             raise TypeError(

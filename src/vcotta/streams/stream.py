@@ -344,6 +344,11 @@ def make_stream(
         Continual stream of digits-test: 2 corruptions at severity 5, 300 images each, 12 batches of up to 200, \
 in 3 rounds, seed 0.
     """
+    if isinstance(data, Tensor | np.ndarray | list | tuple):
+        raise TypeError(
+            f"Expected `data` to be images with labels, such as vcotta.data.ImageData, but got {type(data).__name__}. "
+            "Images without labels need no stream: call the adapter on each batch."
+        )
     if isinstance(protocol, str):
         protocol = build_protocol(protocol, **options)
     elif options:
