@@ -52,3 +52,9 @@ def test_a_repeated_warning_is_printed_once(capsys, monkeypatch) -> None:
         for text in ("cold", "cold", "late"):
             warnings.warn(text, stacklevel=1)
     assert capsys.readouterr().err == "Note: cold\nNote: late\n"
+
+
+def test_several_names_in_one_are_told_apart_from_a_misspelt_one() -> None:
+    known = ["fog", "snow", "frost"]
+    assert str(unknown_name("corruptions", "fog snow", known)).endswith("separated by commas: fog,snow.")
+    assert "separated" not in str(unknown_name("corruptions", "fog sno", known))

@@ -70,6 +70,9 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> ValueError:
     if not names:
         return ValueError(f"There is no {kind}, but got {name!r}.")
     text = f"Expected {what} to be one of {', '.join(names)}, but got {name!r}."
+    parts = str(name).split()
+    if len(parts) > 1 and set(parts) <= set(names):
+        return ValueError(f"{text} Several names are separated by commas: {','.join(parts)}.")
     near = _nearest(str(name).lower(), names)
     return ValueError(f"{text} Did you mean {near!r}?" if near else text)
 
