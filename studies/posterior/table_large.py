@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from studies.files import read_result
@@ -61,8 +62,8 @@ def _way(words: Sequence[str]) -> str:
     """Return the share of the warm-up's way that its held-back images let it go."""
     if any("the network keeps its weights" in word for word in words):
         return "0"
-    told = [word.split(" of its way")[0].split()[-1] for word in words if " of its way is kept" in word]
-    return told[0] if told else "1"
+    found = (re.search(r"([\d.]+) of its (?:way|change to the weights) is kept", word) for word in words)
+    return next((one[1] for one in found if one), "1")
 
 
 def _note() -> str:

@@ -77,7 +77,7 @@ def test_a_warm_up_that_ruins_is_undone_with_a_message() -> None:
 def test_a_warm_up_that_goes_too_far_is_taken_back_as_far_as_needed() -> None:
     prior, net = to_variational(classifier(4.0), 1e-3), to_variational(classifier(4.0), 1e-3)
     net[2].bias.data = torch.tensor([4.0, 0.0, 0.0])
-    with pytest.warns(UserWarning, match="of its way is kept"):
+    with pytest.warns(UserWarning, match="of its change to the weights is kept"):
         verdict = go_back(net, prior)
     assert 0 < verdict.way < 1
     assert torch.allclose(net[2].bias, verdict.way * torch.tensor([4.0, 0.0, 0.0]))

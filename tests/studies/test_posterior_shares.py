@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -27,20 +29,20 @@ def test_a_network_without_a_share_is_left_out_whatever_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("doubt", "said", "trusted"),
-    [(script.by_entropy, (UNSURE, SURE, SURE), 1), (script.by_agreement, (WRONG, SURE, SURE), 1)],
+    ("penalty", "log_probs", "trusted"),
+    [(script.mean_entropy, (UNSURE, SURE, SURE), 1), (script.disagreement, (WRONG, SURE, SURE), 1)],
 )
-def test_shares_move_after_the_batch_to_the_network_that_is_surer_or_agrees(doubt, said, trusted) -> None:
-    rule = script.Rule([1 / 3, 1 / 3, 1 / 3], doubt)
-    before, after = rule(batch(*said)), rule(batch(*said))
-    assert torch.allclose(before, torch.stack(batch(*said)).mean(0))
-    assert (after - said[trusted]).abs().max() < (before - said[trusted]).abs().max()
+def test_shares_move_after_the_batch_to_the_network_that_is_surer_or_agrees(penalty, log_probs, trusted) -> None:
+    rule = script.Rule([1 / 3, 1 / 3, 1 / 3], penalty)
+    before, after = rule(batch(*log_probs)), rule(batch(*log_probs))
+    assert torch.allclose(before, torch.stack(batch(*log_probs)).mean(0))
+    assert (after - log_probs[trusted]).abs().max() < (before - log_probs[trusted]).abs().max()
 
 
 def test_scores_are_those_of_each_rule_on_the_same_answers() -> None:
     labels = torch.tensor([0, 0, 1, 1])
-    kept = [(SURE.expand(4, 3), batch(WRONG, SURE, WRONG, images=4), labels)] * 2
-    found = {row["rule"]: row["error"] for row in script.scores(kept)}
+    batches = [(SURE.expand(4, 3), batch(WRONG, SURE, WRONG, images=4), labels)] * 2
+    found = {row["rule"]: row["error"] for row in script.scores(batches)}
     assert (found["default"], found["source 0"], found["source 1"]) == (50.0, 50.0, 50.0)
     assert found["a third each, with the student"] == 50.0
     right = [(SURE.expand(4, 3), batch(WRONG, SURE, WRONG, images=4), torch.zeros(4, dtype=torch.long))]
@@ -60,3 +62,16 @@ def test_regret_is_counted_from_the_best_fixed_share_of_each_stream(monkeypatch)
     lines = page.shares_text().splitlines()
     assert "| default | 3.75 | 0.500 | 0.75 | 1.00 |" in lines
     assert "| source 0 | 6.00 | 0.500 | 3.00 | 6.00 |" in lines
+
+
+@pytest.mark.slow
+def test_a_file_that_is_there_is_written_anew_and_the_default_is_the_adapters_prediction(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(script, "STREAMS", {"continual": {}})
+    out = tmp_path / "shares.json"
+    words = ["--networks", "small", "--seeds", "0", "--limit", "20", "--out", str(out)]
+    script.main(words)
+    first = json.loads(out.read_text())
+    script.main(words)
+    assert json.loads(out.read_text()) == first
+    assert [row["rule"] for row in first] == ["default", *script.rules()]
+    assert all(0 <= row["error"] <= 100 for row in first)

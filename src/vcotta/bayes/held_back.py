@@ -238,8 +238,8 @@ def _explain(verdict: Verdict) -> str:
     numbers = ", ".join(
         f"{name} {was:.3f} -> {now:.3f}" for name, was, now in zip(names, verdict.before, verdict.after, strict=True)
     )
-    part = f"only {verdict.way:g} of its way is kept, between the old weights and the new"
-    what = part if verdict.way else "the network keeps its weights and only gets widths"
+    part = f"only {verdict.way:g} of its change to the weights is kept"
+    what = part if verdict.way else "the network keeps its weights and only gets standard deviations"
     return (
         f"The warm-up made the network worse on {verdict.images} held-back source images, so {what} ({numbers}). "
         "More source images, a lower `lr` or fewer `epochs` may do better."

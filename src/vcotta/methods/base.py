@@ -25,7 +25,7 @@ from vcotta.methods.state import adapter_state, load_adapter_state
 from vcotta.methods.stream_classes import StreamClasses
 from vcotta.nn.batch_norm import batch_norms, freeze_statistics, join_views, order_of_layers, use_batch_statistics
 from vcotta.nn.distributed import World
-from vcotta.nn.inputs import SourceBatches, check_accepted, check_images, check_network
+from vcotta.nn.inputs import SourceBatches, check_accepted, check_images, check_learned, check_network
 from vcotta.nn.optim import OptimizerName
 from vcotta.nn.pooled_statistics import Known
 from vcotta.nn.rng import OwnRng
@@ -183,12 +183,7 @@ class Adapter(Declared, StreamClasses, ABC):
         self._notes = new_notes()
         with self._rng.scope():
             learned = self.learn_source(SourceBatches(source, self.runtime, self._check_accepted))
-        for name, tensor in learned.items():
-            if not tensor.isfinite().all():
-                raise ValueError(
-                    f"Expected what {self.name} learns from source data to be finite, but its {name} hold NaN or "
-                    "infinity. Check the network's outputs on the source images."
-                )
+        check_learned(self.name, learned)
         self.adopt(learned | probe)
 
     @_exclusive

@@ -16,6 +16,7 @@ __all__ = [
     "check_accepted",
     "check_images",
     "check_labels",
+    "check_learned",
     "check_network",
     "labelled_batches",
     "other_shape",
@@ -181,6 +182,16 @@ class SourceBatches:
         if empty:
             raise ValueError(
                 "Expected `source` to yield images, but it is empty. A generator can be read only once: give a loader."
+            )
+
+
+def check_learned(method: str, learned: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless what a method learned from source data is finite."""
+    for name, tensor in learned.items():
+        if not tensor.isfinite().all():
+            raise ValueError(
+                f"Expected what {method} learns from source data to be finite, but its {name} hold NaN or infinity. "
+                "Check the network's outputs on the source images."
             )
 
 
