@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import threading
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta._util.tensorfile import tensors_sha256
+from vcotta._util.warn import warn
 from vcotta.bayes import is_variational
 from vcotta.methods.card import Declared
 from vcotta.methods.guard import Guard, Watch
@@ -130,10 +130,7 @@ class Adapter(Declared, StreamClasses, ABC):
         join_views(self.start)  # the model may be another adapter's
         freeze_statistics(self.start)
         if self.card.without_batch_norm and not any(batch_norms(self.start)):
-            warnings.warn(
-                f"{type(model).__name__} has no BatchNorm layer: {self.name} {self.card.without_batch_norm}",
-                stacklevel=2,
-            )
+            warn(f"{type(model).__name__} has no BatchNorm layer: {self.name} {self.card.without_batch_norm}")
         self._normalises = any(norm.running_mean is not None for norm in batch_norms(self.start))
         self._accepted: dict[tuple[int, ...], int] = {}  # classes by shape of the images
         self._notes = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta._util.validation import NonNegative, Positive, UnitInterval
+from vcotta._util.warn import warn
 from vcotta.methods.base import Adapter
 from vcotta.methods.card import Card
 from vcotta.methods.class_mix import StreamSettings
@@ -105,10 +105,9 @@ class PALM(Adapter):
         self.networks = {"model": model}
         trained = self._trained
         if not trained:
-            warnings.warn(
+            warn(
                 f"{type(model).__name__} has neither convolutions nor normalisation layers, and PALM trains nothing "
-                "else: it will predict without adapting.",
-                stacklevel=3,
+                "else: it will predict without adapting."
             )
             return
         self.optimizer = AdamFirstStep(trained.values(), self.config.weight_decay, _EPS)

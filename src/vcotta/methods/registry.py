@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from vcotta._util.errors import unknown_name
 from vcotta._util.plugins import imported
+from vcotta._util.warn import warn
 from vcotta.bayes import WarmUpConfig, is_variational, warm_up
 from vcotta.methods.base import Adapter
 from vcotta.methods.card import MARK
@@ -181,10 +181,9 @@ def _load_plugins() -> None:
             register_method(plugin.load())
         except Exception as error:
             package = "an installed package" if plugin.dist is None else f"the package {plugin.dist.name}"
-            warnings.warn(
+            warn(
                 f"The method {plugin.name!r} ({plugin.value}) of {package} cannot be loaded and is left out: "
-                f"{type(error).__name__}: {error} Update or uninstall the package.",
-                stacklevel=3,
+                f"{type(error).__name__}: {error} Update or uninstall the package."
             )
 
 
