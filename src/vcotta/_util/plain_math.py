@@ -11,14 +11,14 @@ _BLOCK = re.compile(r"^( *)\.\. math::[ \n]*(.+?)(?=\n *\n|\Z)", re.MULTILINE | 
 _INLINE = re.compile(r":math:`([^`]*)`")
 _CASES = re.compile(r"\\begin\{cases\}(.*?)\\end\{cases\}", re.DOTALL)
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\s+|.", re.DOTALL)
-_WORDS = (
-    "alpha α beta β gamma γ epsilon ε lambda λ mu μ eta η pi π rho ρ sigma σ tau τ theta θ xi ξ omega ω Lambda Λ nabla ∇ "
-    "sum Σ top T times × cdot · odot ⊙ in ∈ leftarrow <- to -> ge >= le <= ne ≠ propto ∝ | ‖ lVert ‖ rVert ‖ langle ⟨ "
-    "rangle ⟩"
-).split()
+_NAMED = (
+    "alpha α beta β gamma γ epsilon ε lambda λ mu μ eta η pi π rho ρ sigma σ tau τ theta θ xi ξ omega ω Lambda Λ "
+    "nabla ∇ sum Σ top T times × cdot · odot ⊙ in ∈ leftarrow <- to -> ge >= le <= ne ≠ propto ∝ "
+    "| ‖ lVert ‖ rVert ‖ langle ⟨ rangle ⟩"
+)
 _SPACES = {",": " ", " ": " ", "quad": "  ", "qquad": "  ", "\\": "\n"}
 _SYMBOLS = {
-    **dict(zip(_WORDS[::2], _WORDS[1::2], strict=True)),
+    **dict(re.findall(r"(\S+) (\S+)", _NAMED)),
     **_SPACES,
     **dict.fromkeys(("left", "right", "big", "Big", "!"), ""),
 }
