@@ -41,7 +41,7 @@ class PALMConfig(StreamSettings):
         margin: Entropy in nats below which an image is learned from (0.4).
         freeze_unselected: Whether a tensor that is not chosen stays as it is (paper). In the official code, whose
             numbers are the published ones, one that was chosen before keeps moving with its last step size.
-        flip: Whether views may mirror the image.
+        flip: Whether views may mirror the image; not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 5e-4

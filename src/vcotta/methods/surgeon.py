@@ -37,7 +37,7 @@ class SURGEONConfig(StreamSettings):
         margin: Entropy below which an image is learned from, as a share of log C (0.4; for ImageNet-C, where the
             official code has none, the share is ours).
         consistency: Weight of the consistency, times the number of classes (0.01).
-        flip: Whether views may mirror the image.
+        flip: Whether views may mirror the image; not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 1e-3
