@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 from matplotlib import pyplot as plt
 from PIL import Image
 from torch import Tensor
@@ -117,7 +116,7 @@ def arrivals(
 
 # %% [markdown]
 # After each batch we save the adapter and then, by renaming, the names that were seen: a kill at any moment leaves a
-# pair that belongs together. (We keep every saved adapter for the last section; the latest is enough.)
+# pair that belongs together. The next call continues exactly there. (The latest saved adapter is enough.)
 
 
 # %%
@@ -185,22 +184,3 @@ assert errors["vcotta, 16 or more at once"] < 0.7 * errors["source"]
 # %% [markdown]
 # If your camera sees one kind of thing for minutes, see [when it gets
 # worse](when_it_gets_worse.md#the-labels-are-correlated).
-#
-# ## Stopped and continued
-#
-# An adapter that never stopped, given the same batches, ends in the same state, to the bit:
-
-# %%
-adapter.reset()
-seen = json.loads(Path("collected-state", "seen.json").read_text())
-ends = sorted(int(path.stem) for path in Path("collected-state").glob("*.vcotta"))
-for start, end in zip([0, *ends], ends, strict=False):
-    adapter(
-        to_tensor(
-            FilePixels(Path("collected"), tuple(seen[start:end]), 32, "resize")[:]
-        )
-    )
-resumed = vcotta.load(Path("collected-state", f"{ends[-1]}.vcotta"))
-probe = torch.from_numpy(test_data.images[:8]).permute(0, 3, 1, 2) / 255
-assert torch.equal(resumed(probe), adapter(probe))
-print(f"{len(ends)} stops made no difference")
