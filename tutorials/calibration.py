@@ -1,7 +1,6 @@
 """Calibration and abstaining.
 
-Confidences you can read as probabilities, a picture that shows whether they are, and a rule that withholds the answers
-most likely to be wrong.
+Confidences you can read as probabilities, and a rule that withholds the answers most likely to be wrong.
 """
 
 # %% [markdown]

@@ -1,7 +1,6 @@
 """A camera that writes pictures into a folder.
 
-A loop that labels new pictures of a folder as they arrive, adapts to the changing view, and continues exactly where it
-was stopped.
+A loop that labels new pictures of a folder as they arrive, adapts, and continues where it was stopped.
 """
 
 # %% [markdown]

@@ -1,6 +1,6 @@
 """Compare three methods and read the report.
 
-Three methods on the same stream, a report on them with tables and pictures, and five questions to ask it.
+Three methods on the same stream, a report, and five questions to ask it.
 """
 
 # %% [markdown]

@@ -1,7 +1,6 @@
 """Your own network in five minutes.
 
-A network of your own that adapts to fog, noise and blur while it predicts, measured beside the plain network, saved
-and loaded again.
+A network of your own that adapts to fog, noise and blur, measured beside the plain network, saved and loaded.
 """
 
 # %% [markdown]

@@ -1,7 +1,6 @@
 """Serve your own network and watch it.
 
-A network of your own, for pictures of 224 x 224 pixels, behind HTTP: it answers with class names, adapts to what it is
-sent, exports metrics, and keeps its state over a restart.
+A network of your own behind HTTP: it adapts, exports metrics, and keeps its state over a restart.
 """
 
 # %% [markdown]

@@ -1,6 +1,6 @@
 """What to do when it gets worse.
 
-Five ways in which adaptation makes a good network worse, how to tell them apart by numbers, and a remedy for each.
+Five ways in which adaptation makes a good network worse, and a remedy for each.
 """
 
 # %% [markdown]
