@@ -53,14 +53,12 @@ def _shown(value: object) -> str:
 
 def methods_text() -> str:
     """Return a row for each method, from its own card."""
-    headings = ["Method", "Venue", "What it does", "Trains", "Needs of the source", "Cost per batch"]
-    headings += ["Written from", "Distributed"]
+    headings = ["Method", "What it does", "Trains", "Needs of the source", "Cost per batch", "Written from"]
     rows = []
     for name in list_methods():
         method = find_method(name)
         card = method.card
-        shared = "yes" if card.distributed else "no"
-        cells = (card.venue, method.summary, card.trains, card.source, card.passes, card.provenance, shared)
+        cells = (method.summary, card.trains, card.source, card.passes, card.provenance)
         rows.append((f"`{name}`", *cells))
     return f"{table(headings, rows, left=len(headings))}\n\nN is the number of views."
 

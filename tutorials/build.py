@@ -58,10 +58,11 @@ images are scikit-learn's handwritten digits. To try one, run it in an empty fol
 
 ```console
 $ mkdir try && cd try
-$ python ../tutorials/own_network.py
+$ OMP_NUM_THREADS=1 python ../tutorials/own_network.py
 ```
 
-Editors and notebooks that know `# %%` cells can run it step by step.
+On few cores torch is faster with one thread than with its own choice, often by much. Editors and notebooks that know \
+`# %%` cells can run it step by step.
 
 | Tutorial | What you get | Time on one core |
 |:--|:--|--:|

@@ -1,15 +1,14 @@
 """Calibration and abstaining.
 
-Confidences you can read as probabilities, a picture that shows whether they are, and a rule that withholds the answers
-most likely to be wrong.
+Confidences you can read as probabilities, and a rule that withholds the answers most likely to be wrong.
 """
 
 # %% [markdown]
 # ## Is 90 % sure right 90 % of the time?
 #
-# A network is *calibrated* if, of all answers it gives with probability 0.9, nine in ten are right. Networks that
-# meet images unlike their training images are usually far too sure. We send blurred, noisy and foggy digits through
-# the plain network, through TENT, which sharpens its own predictions, and through VCoTTA.
+# A network is *calibrated* if, of all answers it gives with probability 0.9, nine in ten are right. On images unlike
+# the training images most are far too sure. We send blurred, noisy and foggy digits through the plain network, through
+# TENT, which sharpens its own predictions, and through VCoTTA.
 
 # %%
 import torch
@@ -52,14 +51,12 @@ for name, (error, ece, nll) in scores.items():
 assert scores["vcotta"][1] < scores["source"][1] / 2
 
 # %% [markdown]
-# ECE, the expected calibration error, is the average gap between confidence and accuracy. NLL, the negative
-# log-likelihood, is infinite for one answer given with certainty and wrong. `vcotta.metrics` also has the Brier score
-# and the area under the risk-coverage curve (`aurc`).
+# ECE is the average gap between confidence and accuracy; NLL, the negative log-likelihood, is infinite for one answer
+# given with certainty and wrong.
 #
 # ## The reliability picture
 #
-# Sort the answers by confidence, cut them into bins, and compare the mean confidence of each bin with its accuracy.
-# On the diagonal both agree; below it the network is too sure.
+# The mean confidence of bins of answers beside their accuracy: below the diagonal the network is too sure.
 
 
 # %%
@@ -86,8 +83,7 @@ axis.legend()
 # ## Abstain
 #
 # Where a wrong answer costs more than none, withhold the doubtful ones. `predict(images, coverage=0.8)` answers
-# without adapting, and marks in `abstain` the answers whose entropy is above the 0.8 quantile of the last 1 000 on
-# this stream. So about 80 % are answered while the stream stays as it is, and fewer when it gets harder.
+# without adapting, and marks in `abstain` the answers whose entropy is above the 0.8 quantile of the last 1 000.
 
 # %%
 adapter = vcotta.build_adapter("vcotta", warmed, dataset="digits")
@@ -114,28 +110,5 @@ assert wrong[~withheld].mean() < wrong.mean() / 1.5
 
 # %% [markdown]
 # Fog, the hardest of the three, is answered least, because the bound comes from the past of the stream.
-#
-# ## Two kinds of doubt
-#
-# `Prediction` splits the doubt. `expected_entropy` lies in the image: a smudge between 3 and 8. `mutual_information`
-# lies in the weights: their plausible values disagree, because the image is unlike the training images. Only VCoTTA
-# has a posterior over its weights to ask.
-
-# %%
-clean = vcotta.data.to_tensor(test_data.images[:50])
-noise = torch.rand(clean.shape, generator=torch.Generator().manual_seed(0))
-adapter.reset()
-for name, images in {
-    "digits": clean,
-    "inverted digits": 1 - clean,
-    "pure noise": noise,
-}.items():
-    found = adapter.predict(images, samples=16)
-    doubt = found.expected_entropy.mean(), found.mutual_information.mean()
-    print(
-        f"{name:16} in the image {doubt[0]:.2f} nats, in the weights {doubt[1]:.3f} nats"
-    )
-
-# %% [markdown]
-# `predict` changes nothing. On a server it is `POST /v1/predict?adapt=false&coverage=0.8`, see [serve your own
-# network](serve.md).
+# [Uncertainty](../how-to/guards.md#uncertainty) lists what else `predict` says; on a server it is `POST
+# /v1/predict?adapt=false&coverage=0.8`.

@@ -1,15 +1,13 @@
 """A camera that writes pictures into a folder.
 
-A loop that labels new pictures of a folder as they arrive, adapts to the changing view, and continues exactly where it
-was stopped.
+A loop that labels new pictures of a folder as they arrive, adapts, and continues where it was stopped.
 """
 
 # %% [markdown]
 # ## A folder of pictures
 #
-# Your training pictures probably lie in class folders, and the camera writes unlabelled files, one after another. We
-# make both from the digits: `training/0` to `training/9`, and a day's pictures on which fog rises. The camera sees
-# things in runs, three or so of a kind in a row, as cameras do.
+# Training pictures in class folders, `training/0` to `training/9`, and a day's unlabelled pictures on which fog rises,
+# three of a kind in a row. We make both from the digits.
 
 # %%
 import json
@@ -17,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 from matplotlib import pyplot as plt
 from PIL import Image
 from torch import Tensor
@@ -66,8 +63,8 @@ axis.axis("off")
 # %% [markdown]
 # ## A network for it
 #
-# `class_folders` reads pictures with their labels: the sub-folders are the classes. `read()` decodes them all;
-# without it they stay in their files. For photographs give another size, 224 for example.
+# `class_folders` reads pictures with their labels: the sub-folders are the classes. `read()` decodes them all; without
+# it they stay in their files. For photographs give another size, 224 for example.
 
 # %%
 data = class_folders("training", 32).read()
@@ -91,9 +88,8 @@ print(
 # %% [markdown]
 # ## The loop
 #
-# Pictures come in bursts: sometimes one, sometimes twenty. The loop waits until it has `at_least` pictures, as
-# larger batches have better statistics. A program that runs for ever would sleep and look again where this one
-# returns.
+# Pictures come in bursts. The loop waits until it has `at_least` so many, as larger batches have better statistics; a
+# program that runs for ever would sleep and look again where this one returns.
 
 
 # %%
@@ -118,9 +114,8 @@ def arrivals(
 
 
 # %% [markdown]
-# After each batch we save the adapter and the names that were seen. Writing the list last, and renaming it into
-# place, means that a kill at any moment leaves a pair that belongs together. (We keep every saved adapter for the
-# last section; the latest is enough.)
+# After each batch we save the adapter and then, by renaming, the names that were seen: a kill at any moment leaves a
+# pair that belongs together. The next call continues exactly there. (The latest saved adapter is enough.)
 
 
 # %%
@@ -149,9 +144,8 @@ def label(
 # %% [markdown]
 # ## A day
 #
-# `day` plays the camera: after each burst it calls `label`, which starts from its files every time, as a program
-# would that is started anew. We let it collect 16 pictures, then take each burst as it is, then ask the network that
-# does not adapt.
+# `day` plays the camera: after each burst it calls `label`, which starts from its files every time. We let it collect
+# 16 pictures, then take each burst as it is, then ask the network that does not adapt.
 
 
 # %%
@@ -187,25 +181,5 @@ for name, error in errors.items():
 assert errors["vcotta, 16 or more at once"] < 0.7 * errors["source"]
 
 # %% [markdown]
-# If your camera sees one kind of thing for minutes, see [what to do when it gets worse](when_it_gets_worse.md#the-
-# labels-are-correlated).
-#
-# ## Stopped and continued
-#
-# `label` was called for each burst and loaded its state each time. An adapter that never stopped, given the same
-# batches, ends in the same state, to the bit:
-
-# %%
-adapter.reset()
-seen = json.loads(Path("collected-state", "seen.json").read_text())
-ends = sorted(int(path.stem) for path in Path("collected-state").glob("*.vcotta"))
-for start, end in zip([0, *ends], ends, strict=False):
-    adapter(
-        to_tensor(
-            FilePixels(Path("collected"), tuple(seen[start:end]), 32, "resize")[:]
-        )
-    )
-resumed = vcotta.load(Path("collected-state", f"{ends[-1]}.vcotta"))
-probe = torch.from_numpy(test_data.images[:8]).permute(0, 3, 1, 2) / 255
-assert torch.equal(resumed(probe), adapter(probe))
-print(f"{len(ends)} stops made no difference")
+# If your camera sees one kind of thing for minutes, see [when it gets
+# worse](when_it_gets_worse.md#the-labels-are-correlated).

@@ -1,13 +1,12 @@
 """Compare three methods and read the report.
 
-Three methods on the same stream, a report on them with tables and pictures, and five questions to ask it.
+Three methods on the same stream, a report, and five questions to ask it.
 """
 
 # %% [markdown]
 # ## One stream, three methods
 #
-# A *stream* gives every method the same images in the same order; its seed makes the pixels repeatable. Here each of
-# four corruptions brings 500 digits, in batches of 50.
+# A *stream* gives every method the same images in the same order. Here each of four corruptions brings 500 digits.
 
 # %%
 import subprocess
@@ -37,11 +36,8 @@ stream = vcotta.make_stream(
 print(stream)
 
 # %% [markdown]
-# `dataset="digits"` chooses the settings that each method has for the network of the package on these images. For your
-# own network or data leave it out, and give `flip=False` if your images must not be mirrored.
-#
-# `run_stream` records every batch in a folder. VCoTTA draws random views, so it runs with three seeds; `bn` and
-# `tent` draw nothing, and a second run would repeat the first.
+# `dataset="digits"` chooses the settings that each method has for this network and these images; for your own leave it
+# out. VCoTTA draws random views, so it runs with three seeds; `bn` and `tent` draw nothing.
 
 # %%
 errors = {}
@@ -68,8 +64,7 @@ subprocess.run(
 )
 
 # %% [markdown]
-# `report/report.html` is one file that needs no network. The folder also has the tables as Markdown and CSV, and
-# each figure as PNG and PDF. This is the first one:
+# `report/report.html` is one file that needs no network, beside it are tables and figures. This is the first one:
 #
 # ![Error of each method on each corruption](report/figures/error.png)
 #
@@ -77,14 +72,11 @@ subprocess.run(
 #
 # 1. **Is it better than `bn`?** What learns and does worse has learned its own mistakes.
 # 2. **On every corruption, or on one?** A mean can hide a method that wins on noise and loses on fog.
-# 3. **Is the difference larger than the luck?** After ± is the 95 % interval of the mean over seeds. Methods that are
-#    close need more seeds than three.
-# 4. **Does it know when it is wrong?** Entropy minimisation lowers the error and often worsens ECE and NLL. See
-#    [calibration and abstaining](calibration.md).
+# 3. **Is the difference larger than the luck?** After ± is the 95 % interval over seeds.
+# 4. **Does it know when it is wrong?** Entropy minimisation often worsens [ECE and NLL](calibration.md).
 # 5. **What does it cost?** The report counts passes, which do not depend on the machine, and seconds, which do.
 #
-# The report adds a warning of its own: VCoTTA started from another network, the warmed one, whose warm-up has seen
-# source data. How much of the gain is that? Run `bn` on the warmed network, too:
+# VCoTTA started from the warmed network. How much of the gain is that?
 
 # %%
 run = vcotta.run_stream(vcotta.build_adapter("bn", warmed), stream)
@@ -92,6 +84,5 @@ print(f"bn on the warmed network: error {run.summary()['mean']['error']:.1%}")
 
 # %% [markdown]
 # The stream was chosen so that the three differ clearly. On easier ones `bn` on the warmed network was as good as
-# VCoTTA, or better by a few tenths of a point: always run this line on your own stream.
-#
-# At the command line this is [`vcotta run`](../how-to/run-and-resume.md) for each method, then `vcotta report`.
+# VCoTTA, or slightly better: always run this line on your own stream. At the command line this is [`vcotta
+# run`](../how-to/run-and-resume.md) for each method, then `vcotta report`.

@@ -1,15 +1,13 @@
 """Your own network in five minutes.
 
-A network of your own that adapts to fog, noise and blur while it predicts, measured beside the plain network, saved
-and loaded again.
+A network of your own that adapts to fog, noise and blur, measured beside the plain network, saved and loaded.
 """
 
 # %% [markdown]
 # ## The network
 #
-# You need a classifier and the data it was trained on. The classifier is a `torch.nn.Module` with convolutions or
-# linear layers that takes images in [0, 1], normalises them itself and returns logits. Here it is a small CNN for
-# handwritten digits.
+# You need a `torch.nn.Module` with convolutions or linear layers that takes images in [0, 1], normalises them itself
+# and returns logits, and the data it was trained on. Here it is a small CNN for handwritten digits.
 
 # %%
 import torch
@@ -71,8 +69,7 @@ print(f"{clean:.1%} of the training images are right")
 # %% [markdown]
 # ## The world changes
 #
-# Now the test digits arrive in fog, then noisy, then with little contrast, then blurred. Nobody tells the network
-# where one condition ends and the next begins.
+# Now the test digits arrive in fog, then noisy, then with little contrast, then blurred, and nobody tells the network.
 
 # %%
 stream = vcotta.make_stream(
@@ -94,8 +91,7 @@ for axis, (name, images) in zip(axes, first.items(), strict=True):
     axis.axis("off")
 
 # %% [markdown]
-# In your own program the stream is whatever yields batches of images. This one also has the labels, so that we can
-# count mistakes; no adapter ever sees them.
+# In your own program the stream is whatever yields batches of images. This one also has the labels, to count mistakes.
 
 
 # %%
@@ -110,9 +106,8 @@ def error_of(adapter: vcotta.Adapter) -> float:
 # %% [markdown]
 # ## Adapt
 #
-# `source=loader` lets VCoTTA warm up: it learns, from the training data, how far each weight may move. That happens
-# once, before testing. `flip=False` says that a mirrored digit is no digit any more; leave it out for photographs.
-# 8 views instead of 32 save time.
+# With `source=loader` VCoTTA warms up: it learns, once, from the training data how far each weight may move.
+# `flip=False` says that a mirrored digit is no digit any more; leave it out for photographs.
 
 # %%
 adapter = vcotta.build_adapter(
@@ -132,11 +127,9 @@ for name, error in errors.items():
 assert errors["vcotta"] < errors["bn"] < errors["source"]
 
 # %% [markdown]
-# Three lines to compare yours with, always:
-#
-# - `source` is your network as it is;
-# - `bn` learns nothing: it only normalises each batch by its own statistics. A method that learns has to beat it;
-# - `bn` on `adapter.start`, the warmed network, shows what the warm-up alone has brought, here nearly all of the gain.
+# Three lines to compare yours with, always: `source`, your network as it is; `bn`, which learns nothing, so that a
+# method that learns has to beat it; and `bn` on `adapter.start`, the warmed network, which shows what the warm-up
+# alone has brought, here nearly all of the gain.
 #
 # ## What the adapter says about itself
 #
@@ -161,8 +154,8 @@ print(
 # %% [markdown]
 # ## Save and load
 #
-# Pass a network of the same architecture to `load`; its weights come from the file. The loaded adapter continues
-# exactly where the saved one stopped, and `reset` returns to the state before the first batch.
+# Pass a network of the same architecture to `load`; the loaded adapter continues exactly where the saved one stopped.
+# `reset` returns to the state before the first batch.
 
 # %%
 vcotta.save(adapter, "state.vcotta")

@@ -1,14 +1,13 @@
 """Serve your own network and watch it.
 
-A network of your own, for pictures of 224 x 224 pixels, behind HTTP: it answers with class names, adapts to what it is
-sent, exports metrics, and keeps its state over a restart.
+A network of your own behind HTTP: it adapts, exports metrics, and keeps its state over a restart.
 """
 
 # %% [markdown]
 # ## The network, in a file
 #
-# The server builds the network itself, so its code has to be importable: a module with a function that returns it.
-# Ours is a small CNN for ten classes. The server needs the extra `serve` (`pip install '.[serve]'` in a clone).
+# The server builds the network itself, so its code has to be importable. It needs the extra `serve` (`pip install
+# '.[serve]'` in a clone).
 
 # %%
 import io
@@ -77,8 +76,8 @@ adapter = vcotta.build_adapter(
 # %% [markdown]
 # ## One file for the server
 #
-# A *bundle* holds the warmed weights, the method with its settings and its guard, the class names and how pictures
-# are resized. The server never needs the training data.
+# A *bundle* holds the warmed weights, the method with its settings and guard, the class names and how pictures are
+# resized.
 
 # %%
 names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -91,9 +90,8 @@ print(f"{Path('digits.bundle').stat().st_size / 1e6:.1f} MB")
 # %% [markdown]
 # ## Start it
 #
-# In a terminal: `vcotta serve digits.bundle --trust my_network:make --token-file token`. A bundle that names your
-# code is served only with `--trust`, because building the network runs it. Whoever has the token may change the
-# model. Port 0 means any free one.
+# In a terminal: `vcotta serve digits.bundle --trust my_network:make --token-file token`. A bundle that names your code
+# is served only with `--trust`. Whoever has the token may change the model. Port 0 means any free one.
 
 # %%
 token = "a-long-random-text-in-real-life"
@@ -126,8 +124,7 @@ server, address = start()
 # %% [markdown]
 # ## Send pictures
 #
-# PNG or JPEG files of any size go in a form, in the field `images`. The standard library is enough;
-# `examples/client.py` is a client to copy.
+# PNG or JPEG files of any size go in a form, in the field `images`; `examples/client.py` is a client to copy.
 
 
 # %%
@@ -162,8 +159,7 @@ answer = send(
 print(json.dumps(answer["predictions"][0], indent=1))
 
 # %% [markdown]
-# `adapt=false` only looked, at clean digits. Now the stream, 16 pictures of low contrast a request; each request is
-# predicted, then adapted to.
+# `adapt=false` only looked. Now the stream, 16 pictures of low contrast a request:
 
 # %%
 found = [
@@ -196,8 +192,8 @@ for line in get("/metrics").decode().splitlines():
         print(line)
 
 # %% [markdown]
-# `/v1/state` has the settings, the counters and the latest batches. The entropy tells how unsure the answers are, the
-# distance how far the weights have moved. We cover the lens, that is, send noise, and look again:
+# `/v1/state` has the latest batches: how unsure the answers are (entropy), and how far the weights have moved
+# (distance). We cover the lens, that is, send noise, and look again:
 
 # %%
 noise = np.random.default_rng(0).integers(0, 256, (16, 224, 224, 3), np.uint8)
@@ -218,13 +214,12 @@ for axis, key in zip(axes, ("entropy", "parameter_distance"), strict=True):
     axis.set_xticks(range(2, 15, 4))
 
 # %% [markdown]
-# The entropy jumps, so an alarm on it finds a covered lens at once. The guard first learns what is usual here (50
-# images per class); after that it stops the model from learning such pictures, and `vcotta_guard_events_total`
-# counts.
+# An alarm on the entropy finds a covered lens at once. The guard learns what is usual here from 50 images per class;
+# after that it stops the model from learning such pictures.
 #
 # ## Stop and start again
 #
-# On SIGTERM or Ctrl-C the server answers what is open, saves its state and ends. The next start continues from there.
+# On SIGTERM or Ctrl-C the server saves its state; the next start continues from there.
 
 # %%
 server.send_signal(signal.SIGTERM)

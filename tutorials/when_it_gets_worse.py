@@ -1,14 +1,14 @@
 """What to do when it gets worse.
 
-Five ways in which adaptation makes a good network worse, how to tell them apart by numbers, and a remedy for each.
+Five ways in which adaptation makes a good network worse, and a remedy for each.
 """
 
 # %% [markdown]
 # ## Measure three things first
 #
 # The error of `source` (your network as it is), of `bn` (which learns nothing) and of your method, on the same
-# labelled piece of the stream. If `source` is bad on clean images, the network is not set up right. If `bn` is worse
-# than `source`, the batches are too small or too one-sided. If your method is worse than `bn`, it learns the wrong
+# labelled piece of the stream. If `source` is bad on clean images, the network is not set up right; if `bn` is worse
+# than `source`, the batches are too small or too one-sided; if your method is worse than `bn`, it learns the wrong
 # thing.
 
 # %%
@@ -66,8 +66,6 @@ print({name: f"{error:.1%}" for name, error in good.items()})
 assert good["vcotta"] < good["source"] / 2
 
 # %% [markdown]
-# This is how it should look. Now we break it, one thing at a time.
-#
 # ## The normalisation is wrong
 #
 # The most common mistake: the network was trained on normalised images, and the normalisation stayed behind in the
@@ -118,8 +116,8 @@ assert mended < broken
 # %% [markdown]
 # ## The batches are too small
 #
-# Most methods normalise a batch by its own statistics, and those of two images are poor. VCoTTA also uses those of
-# the training images and of recent batches, and takes smaller steps on small batches.
+# Most methods normalise a batch by its own statistics, and those of two images are poor. VCoTTA also uses those of the
+# training images and of recent batches.
 
 # %%
 sizes = (2, 5, 10, 50)
@@ -147,13 +145,12 @@ axis.minorticks_off()
 axis.legend()
 
 # %% [markdown]
-# The remedy: collect ten images or more before you call the adapter, as [the camera](camera.md) does. If you must
-# answer one at a time, use VCoTTA.
+# The remedy: collect ten images or more before you call the adapter, as [the camera](camera.md) does, or use VCoTTA.
 #
 # ## The labels are correlated
 #
-# A batch of nothing but sevens has the statistics of a seven. Normalised by them, sevens look like an average digit.
-# The protocol `correlated` imitates cameras that deliver such streams.
+# Normalised by the statistics of a batch of nothing but sevens, sevens look like an average digit. The protocol
+# `correlated` imitates cameras that deliver such streams.
 
 # %%
 correlated = {
@@ -164,9 +161,9 @@ for name, error in correlated.items():
     print(f"{name:7} shuffled {good[name]:5.1%}, correlated {error:5.1%}")
 
 # %% [markdown]
-# Two settings help. `statistics="inferred"` trusts the batch's statistics only as far as this batch and recent ones
-# seem to hold many classes, and `label_prior=True` learns along the stream which classes are likely now. Both are
-# VCoTTA's defaults; every other method with batch statistics has them as options.
+# Two settings help: `statistics="inferred"` trusts the batch's statistics only as far as batches seem to hold many
+# classes, and `label_prior=True` learns along the stream which classes are likely now. Both are VCoTTA's defaults, and
+# options of every other method with batch statistics.
 
 # %%
 both = {"statistics": "inferred", "label_prior": True}
@@ -178,10 +175,9 @@ assert mended < correlated["bn"]
 assert correlated["vcotta"] < misled
 
 # %% [markdown]
-# The remedy: use VCoTTA, or give your method both settings: `build_adapter("tent", model, statistics="inferred",
-# label_prior=True)`. A method without them warns once (`DiversityWarning`) where a stream looks correlated. RoTTA is
-# the published method meant for such streams; [a study](../../studies/streams/page.md) compares it with these
-# settings. If `source` is still the best of all, do not adapt on this stream.
+# The remedy: use VCoTTA, or give your method both settings; one without them warns once (`DiversityWarning`). [A
+# study](../../studies/streams/page.md) compares them with RoTTA. If `source` is still the best of all, do not adapt on
+# this stream.
 #
 # ## The step is too large
 #
@@ -199,21 +195,12 @@ print(
 assert usual < guarded < large
 
 # %% [markdown]
-# The remedy: a smaller `lr`. A [guard](../how-to/guards.md) (`guard=True`; VCoTTA has one by default) limits the
-# damage, but does not make a bad step size good.
+# The remedy: a smaller `lr`. A [guard](../how-to/guards.md) limits the damage, but does not make a bad step size good.
 #
 # ## There is no data to warm up on
 #
-# VCoTTA needs some labelled source images before testing, and says so:
-
-# %%
-try:
-    vcotta.build_adapter("vcotta", net)
-except ValueError as error:
-    print(error)
-
-# %% [markdown]
-# Often a few are enough, for instance the validation set. Without any, use a method that needs none.
+# VCoTTA needs labelled source images before testing; often a few are enough. Without any, use a method that needs none
+# (`vcotta methods`).
 
 # %%
 few = batches(train_data.images[:100], train_data.labels[:100], 50, shuffle_seed=0)
@@ -225,6 +212,3 @@ print(
     "without source data:",
     {name: f"{error_of(name, net):.1%}" for name in ("bn", "tent", "cotta")},
 )
-
-# %% [markdown]
-# `vcotta methods` lists which methods need source data.

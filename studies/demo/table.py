@@ -32,8 +32,8 @@ def demo_text() -> str:
         f"{error:.2f} % and an NLL of {nll:.3f} over three seeds."
     )
     figures = (
-        "![Error of each method on each corruption](../studies/demo/results/error.png)",
-        "![How unsure the source and the teacher of VCoTTA are along the stream](../studies/demo/results/priors.png)",
+        "![Error of each method on each corruption](results/error.png)",
+        "![How unsure the source and the teacher of VCoTTA are along the stream](results/priors.png)",
     )
     return "\n\n".join([table(headings, shown), note, *figures])
 

@@ -26,6 +26,17 @@ def test_only_a_near_name_is_suggested(given, known, meant) -> None:
     assert text.endswith("." if meant is None else f" Did you mean {meant!r}?")
 
 
+@pytest.mark.parametrize("given", ["learning_rate", "LearningRate", "learning-rate", "step_size"])
+def test_the_usual_names_of_settings_suggest_ours(given) -> None:
+    assert str(unknown_name("option of tent", given, ["lr", "optimizer", "source_lr"])).endswith("Did you mean 'lr'?")
+
+
+@pytest.mark.parametrize("given", ["batchnorm", "batch_norm", "BatchNorm"])
+def test_the_usual_names_of_methods_suggest_ours(given) -> None:
+    assert str(unknown_name("method", given, ["source", "bn"])).endswith("Did you mean 'bn'?")
+    assert "Did you mean" not in str(unknown_name("dataset", given, ["digits"]))  # where there is no such name
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [

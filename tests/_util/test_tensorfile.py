@@ -54,6 +54,27 @@ def test_a_foreign_header_is_an_error_that_names_the_file(tmp_path, header) -> N
         read_state(tmp_path / "foreign", "numbers")
 
 
+@pytest.mark.parametrize("content", [b"", b"short", b"a text of more than eight letters"])
+def test_a_file_that_is_no_safetensors_file_is_called_so(tmp_path, content) -> None:
+    (tmp_path / "text").write_bytes(content)
+    with pytest.raises(ValueError, match=r"it is not a safetensors file, .* read with vcotta\.models\.load_weights"):
+        read_state(tmp_path / "text", "numbers")
+    torch.save({"x": torch.ones(2)}, tmp_path / "net.pt")
+    with pytest.raises(ValueError, match="it is not a safetensors file"):
+        read_state(tmp_path / "net.pt", "numbers")
+
+
+def test_a_safetensors_file_of_others_is_told_from_a_damaged_one(tmp_path) -> None:
+    save_file({"x": torch.zeros(1)}, tmp_path / "theirs")
+    with pytest.raises(ValueError, match="a safetensors file that vcotta did not write"):
+        read_state(tmp_path / "theirs", "numbers")
+    write_state(tmp_path / "ours", "numbers", {"x": torch.ones(64)})
+    (tmp_path / "ours").write_bytes((tmp_path / "ours").read_bytes()[:-8])
+    with pytest.raises(ValueError, match="cannot be read") as damaged:
+        read_state(tmp_path / "ours", "numbers")
+    assert "not a safetensors file" not in str(damaged.value)
+
+
 def test_changed_bytes_are_noticed(tmp_path) -> None:
     write_state(tmp_path / "a", "numbers", {"x": torch.ones(64)})
     content = bytearray((tmp_path / "a").read_bytes())

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+import vcotta
 from vcotta._util.warn import warn
 from vcotta.bayes import WarmUpConfig, warm_up
 
@@ -30,3 +32,15 @@ def test_a_warning_from_deep_inside_shows_the_callers_line() -> None:
         warm_up(net, loader, WarmUpConfig(epochs=1, held_back=0.5), progress=False)
     (mirrored,) = (one for one in caught if "mirrored" in str(one.message))
     assert mirrored.filename == __file__
+
+
+def test_every_warning_of_the_package_shows_the_callers_line() -> None:
+    sources = Path(vcotta.__file__).parent.rglob("*.py")
+    assert [path.name for path in sources if "stacklevel=" in path.read_text()] == ["warn.py"]
+
+
+def test_a_warning_while_an_adapter_is_built_shows_the_callers_line() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
+    with pytest.warns(UserWarning, match="predict without adapting") as caught:
+        vcotta.build_adapter("tent", net)
+    assert {one.filename for one in caught} == {__file__}

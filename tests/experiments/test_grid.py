@@ -8,11 +8,13 @@ import pytest
 from PIL import Image
 
 from vcotta.experiments.benchmarks import BENCHMARKS
-from vcotta.experiments.grid import run_spec, run_specs
+from vcotta.experiments.grid import _as_tables_round, run_spec, run_specs
 from vcotta.experiments.launch import LocalLauncher
 from vcotta.experiments.outcome import outcome, rows_as_csv, table
 from vcotta.experiments.paper.experiments import EXPERIMENTS, ExperimentOptions
 from vcotta.experiments.reproduce import reproduce
+from vcotta.report.stats import Score
+from vcotta.report.tables import comparison
 from vcotta.runs.run import RECORDS, SUMMARY
 from vcotta.runs.spec import RunSpec
 
@@ -121,3 +123,20 @@ def test_rows_average_the_runs_of_a_label_and_stand_beside_the_paper(quick) -> N
     assert rows_as_csv(experiment, [row]).splitlines()[0].startswith("label,error,nll")
     assert row.interval["error"] == pytest.approx(12.706 * abs(errors[0] - errors[1]) / 2, rel=1e-4)
     assert json.loads(Path(quick / "out" / specs[0].key / "manifest.json").read_text())["spec"]["method"] == "bn"
+
+
+def test_the_progress_line_ends_with_the_error_of_the_table(make_run, monkeypatch) -> None:
+    lines: list[str] = []
+
+    def task(label, value_format):
+        return lambda done, total, value: lines.append(value_format.format(value))
+
+    for errors in ((3, 5), (5, 2), (1, 3), (11, 6)):
+        run = make_run("bn", {("fog", 5): errors[0], ("frost", 5): errors[1]})
+        overall = sum(record["errors"] for record in run.records) / sum(record["n"] for record in run.records)
+        _as_tables_round(task("bn", "error {:.1f} %"))(4, 4, overall)
+        assert comparison([run]).cells[0][1] == lines[-1].split()[1]
+
+
+def test_last_bits_do_not_decide_a_tie() -> None:
+    assert Score.of([29.05]).text(".1f") == Score.of([100 * 0.2905]).text(".1f")

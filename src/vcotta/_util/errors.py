@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 __all__ = ["counted", "differences", "file_trouble", "notes", "unknown_name"]
+
+_USUAL = {
+    "learningrate": "lr",
+    "stepsize": "lr",
+    "batchnorm": "bn",
+    "batchnormalization": "bn",
+    "norm": "bn",
+    "entropyminimization": "tent",
+    "noadaptation": "source",
+    "none": "source",
+    "baseline": "source",
+    "optim": "optimizer",
+    "nviews": "views",
+    "numviews": "views",
+    "augmentations": "views",
+    "naugmentations": "views",
+    "mirror": "flip",
+    "hflip": "flip",
+    "horizontalflip": "flip",
+    "ema": "beta",
+    "restoration": "restore",
+}
+"""Names of others, without spaces, hyphens and underscores, and ours."""
 
 
 def notes() -> Callable[..., None]:
@@ -78,7 +102,9 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> ValueError:
 
 
 def _nearest(name: str, names: list[str]) -> str | None:
-    """Return the most similar name, else one that begins with ``name``."""
+    """Return the name that others use ``name`` for, else the most similar one, else one that begins with it."""
+    if (usual := _USUAL.get(re.sub(r"[ _-]", "", name))) in names:
+        return usual
     originals = {other.lower(): other for other in reversed(names)}
     near = difflib.get_close_matches(name, originals, 1)
     if not near and len(name) > 1:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+from vcotta._util.warn import warn
 
 __all__ = ["locked"]
 
@@ -51,9 +52,7 @@ def locked(path: str | os.PathLike[str], busy: str | None = None) -> Iterator[No
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            warnings.warn(
-                f"{path.parent} cannot be locked: make sure that no other process writes there.", stacklevel=3
-            )
+            warn(f"{path.parent} cannot be locked: make sure that no other process writes there.")
         try:
             yield
         finally:

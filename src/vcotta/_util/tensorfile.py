@@ -31,6 +31,9 @@ __all__ = [
 _DAMAGE = (SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """Errors that a damaged or forged file may cause."""
 
+_NOT_OURS = "it is a safetensors file that vcotta did not write"
+_WEIGHTS = "A file of weights alone is read with vcotta.models.load_weights."
+
 
 def write_state(path: str | os.PathLike[str], kind: str, state: dict[str, Any]) -> None:
     """Write nested dictionaries and lists of tensors and plain values to one file, atomically, with their hash.
@@ -69,7 +72,7 @@ def read_state(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
         with safe_open(Path(path), "pt") as file:
             about = _header(file)
             if about.get("kind") != kind:
-                raise ValueError(f"its kind is {about.get('kind')!r}")
+                raise ValueError(f"its kind is {about['kind']!r}" if "kind" in about else f"{_NOT_OURS}. {_WEIGHTS}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if "sha256" in about and about["sha256"] != _digest(about["state"], tensors):
             raise ValueError("its bytes have changed since they were written")
@@ -77,7 +80,7 @@ def read_state(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
         if not isinstance(state, dict):
             raise ValueError("it holds no state")
     except _DAMAGE as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error).rstrip(".")
+        reason = _reason(path, error).rstrip(".")
         raise ValueError(f"Expected {path} to be a file of kind {kind!r}, but it cannot be read: {reason}.") from error
     return state
 
@@ -91,6 +94,17 @@ def state_kind(path: str | os.PathLike[str]) -> str | None:
     except _DAMAGE:
         return None
     return kind if isinstance(kind, str) else None
+
+
+def _reason(path: str | os.PathLike[str], error: Exception) -> str:
+    """Why a file cannot be read."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, SafetensorError):
+        with Path(path).open("rb") as file:
+            if file.read(9)[8:] != b"{":  # the header begins after its length
+                return f"it is not a safetensors file, as those of vcotta are. {_WEIGHTS}"
+    return str(error)
 
 
 def _header(file: Any) -> Any:

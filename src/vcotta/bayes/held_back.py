@@ -15,6 +15,7 @@ from vcotta._util.warn import warn
 from vcotta.bayes.gaussian import inverse_softplus
 from vcotta.bayes.layers import sampling, variational_parameters
 from vcotta.nn.batch_norm import reestimate_statistics, use_batch_statistics
+from vcotta.nn.mirroring import error_on, warn_of_mirroring
 from vcotta.nn.rng import OwnRng
 from vcotta.nn.runtime import Runtime
 from vcotta.nn.views import random_view
@@ -30,7 +31,6 @@ _NARROWINGS = 12  # by the root of two, so to a 64th
 _SMALL = 0.002  # a difference of NLL that does not matter
 _WAYS = (1.0, 0.5, 0.25, 0.125)
 _BY_HEART = 0.03  # up to this error: a network often knows its source images by heart, and a change costs it some
-_MIRRORED = 0.1  # more error on mirrored images than this: left and right matter
 
 
 @dataclass(frozen=True)
@@ -151,18 +151,9 @@ class HeldBack:
 
     def _look_at_mirrored(self, plain: nn.Module, error: float, runtime: Runtime) -> None:
         """Warn if views are mirrored, but mirrored images seem to be of other classes, as digits are."""
-        if not self.flip:
-            return
-        wrong = []
-        for images, labels in self._batches(runtime):
-            wrong.append(runtime.forward(plain, images.flip(-1)).argmax(-1) != labels)
-        mirrored = torch.cat(wrong).double().mean().item()
-        if mirrored > error + _MIRRORED:
-            warn(
-                f"The network mistakes {mirrored:.0%} of mirrored source images, where it mistakes {error:.0%} as they "
-                "are, as if left and right mattered. If they do, as in digits or text, give `flip=False` to "
-                "`build_adapter`, or to `WarmUpConfig` and the method."
-            )
+        if self.flip:
+            mirrored = error_on(plain, self._batches(runtime), runtime, mirrored=True)
+            warn_of_mirroring(error, mirrored, "`flip=False` to `build_adapter`, or to `WarmUpConfig` and the method")
 
     def _narrow(self, net: nn.Module, runtime: Runtime, of_means: float) -> tuple[float, float]:
         """Narrow the posterior until draws are about as good as the means; returns the factor and the draws' NLL."""

@@ -347,7 +347,7 @@ def load_warmed(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
         tensors = read_state(path, _WARMED_KIND)["network"]
     except ValueError as error:
         plain = " If it holds the weights of a plain network, warm that up first: vcotta.warm_up, `vcotta warmup`."
-        raise ValueError(f"{error}.{'' if is_warmed_file(path) else plain}") from error
+        raise ValueError(f"{error}{'' if is_warmed_file(path) else plain}") from error
     net = copy.deepcopy(model) if is_variational(model) else to_variational(model, unsupported="keep")
     if odd := other_shape(net.state_dict(), tensors):
         raise ValueError(f"Expected a warmed {type(model).__name__} in {path}, but {odd}. Give the network it is of.")

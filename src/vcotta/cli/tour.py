@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -59,6 +58,7 @@ def methods(
 
     from rich.table import Table
 
+    from vcotta._util.plain_math import plain_docstring
     from vcotta.methods import (
         DATASETS,
         RECONSTRUCTION_NOTE,
@@ -73,10 +73,10 @@ def methods(
     if name is not None:
         name = import_method(name)
         defaults = configure(name)
-        typer.echo(_unmarked(getdoc(find_method(name)) or ""))
+        typer.echo(plain_docstring(getdoc(find_method(name)) or ""))
         common = [StreamSettings] if isinstance(defaults, StreamSettings) else []
         for settings in (type(defaults), *common):
-            typer.echo(f"\n{_unmarked(getdoc(settings) or '')}")
+            typer.echo(f"\n{plain_docstring(getdoc(settings) or '')}")
         typer.echo(f"\nDefaults: {defaults}")
         usual = asdict(defaults).items()
         for dataset in DATASETS:
@@ -105,11 +105,6 @@ def methods(
         row = (card.venue, method.summary, card.trains, card.source, card.passes, card.provenance, shared)
         table.add_row(marked(name), *row)
     show(table)
-
-
-def _unmarked(text: str) -> str:
-    """A docstring without its markup; formulas stay in LaTeX."""
-    return re.sub(r":math:`([^`]*)`", r"\1", re.sub(r"\.\. math::\s+", "    ", text)).replace("``", "`")
 
 
 def info() -> None:

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import warnings
 import zipfile
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -24,6 +23,7 @@ from PIL import Image
 from torch import Tensor
 
 from vcotta._util.files import atomic_path, cache_dir, require_file, sha256
+from vcotta._util.warn import warn
 from vcotta.corruptions.frost_procedural import CLASSES, procedural_texture
 
 __all__ = [
@@ -81,10 +81,9 @@ def frost_textures(scale: float, device: torch.device, source: FrostSource) -> T
     folder = frost_dir() if source == "photographs" else None
     if folder is None and "procedural" not in _notices:
         _notices.add("procedural")
-        warnings.warn(
+        warn(
             "The frost photographs are not in the cache folder, so `frost` uses procedural textures with similar "
-            "statistics. For the photographs of the published benchmarks run `vcotta data fetch frost`.",
-            stacklevel=2,
+            "statistics. For the photographs of the published benchmarks run `vcotta data fetch frost`."
         )
     return _prepared(folder, scale, device)
 

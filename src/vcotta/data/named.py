@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vcotta._util.warn import warn
 from vcotta.data.domains import DomainData
 from vcotta.data.folders import class_folders
 from vcotta.data.image_files import ImageFiles
@@ -71,10 +71,9 @@ def _folder(folder: Path, size: int) -> ImageFiles:
     files = class_folders(folder, size)
     width, height = files.images.first_size()
     if min(width, height) < size:
-        warnings.warn(
+        warn(
             f"The images of {folder} are enlarged to {size} x {size} pixels; the first is {width} x {height}. "
-            f"For another size write folder:{folder}@{min(width, height)}.",
-            stacklevel=3,
+            f"For another size write folder:{folder}@{min(width, height)}."
         )
     return files
 

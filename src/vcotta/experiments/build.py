@@ -21,7 +21,7 @@ from vcotta.data import CorruptedSource, DomainData, ImageSource
 from vcotta.data.corrupted import open_corrupted
 from vcotta.experiments.benchmarks import BENCHMARKS, Benchmark, find_benchmark, find_source
 from vcotta.experiments.cache import cached, own_code
-from vcotta.methods import Adapter, build_adapter, warm_up_settings
+from vcotta.methods import Adapter, find_method, warm_up_settings
 from vcotta.models import save_weights
 from vcotta.nn.runtime import Runtime
 from vcotta.runs.spec import RunSpec
@@ -88,8 +88,8 @@ def adapter_for_spec(spec: RunSpec, *, task: Task | None = None, model: nn.Modul
     """
     with few_threads(spec):
         model = start_network(spec, task) if model is None else model
-        options: dict[str, Any] = {"guard": spec.resolved_guard or False, **spec.settings}
-        adapter = build_adapter(spec.method, model, seed=spec.seed, runtime=spec.runtime, **options)
+        method, guard = find_method(spec.method), spec.resolved_guard
+        adapter = method(model, spec.config, seed=spec.seed, runtime=spec.runtime, guard=guard)
         if adapter.uses_source:
             prepare_adapter(adapter, _source_of(spec), spec.seed)
     return adapter

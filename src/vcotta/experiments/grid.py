@@ -16,6 +16,7 @@ from vcotta.experiments.build import Task, adapter_for_spec, few_threads, networ
 from vcotta.experiments.launch import GridProgress, Launcher, LocalLauncher
 from vcotta.methods import distribute
 from vcotta.nn.distributed import World
+from vcotta.report.stats import settled
 from vcotta.runs.run import SUMMARY, Run
 from vcotta.runs.runner import already_finished, run_stream
 from vcotta.runs.spec import RunSpec
@@ -64,7 +65,7 @@ def run_spec(
         adapter = adapter_for_spec(spec, task=task, model=model)
         distribute(adapter, world)
         if progress is None and task is not None:
-            progress = task(spec.method, "error {:.1%}")
+            progress = _as_tables_round(task(spec.method, "error {:.1f} %"))
         return run_stream(
             adapter,
             stream,
@@ -77,6 +78,11 @@ def run_spec(
             checkpoint_every=checkpoint_every,
             checkpoint_seconds=checkpoint_seconds,
         )
+
+
+def _as_tables_round(line: Progress) -> Progress:
+    """Show an error in per cent with the digits that the table will have."""
+    return lambda done, total, error: line(done, total, settled(100 * error))
 
 
 def run_specs(

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from vcotta._util.progress import Progress
+from vcotta._util.warn import warn
 from vcotta.experiments.build import one_thread
 from vcotta.runs.run import RECORDS, SUMMARY, read_manifest
 
@@ -167,7 +168,7 @@ def _start_worker(notes: SimpleQueue[str]) -> None:
 def _repeat_warnings(notes: SimpleQueue[str]) -> None:
     """Give the warnings of the workers in this process, each text once."""
     for note in dict.fromkeys(iter(lambda: None if notes.empty() else notes.get(), None)):
-        warnings.warn(note, stacklevel=2)
+        warn(note)
 
 
 def _work(job: Job) -> None:

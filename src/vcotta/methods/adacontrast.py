@@ -38,7 +38,7 @@ class AdaContrastConfig(StreamSettings):
         contrast: Weight of the contrastive loss (1).
         diversity: Weight of the diversity loss (1).
         beta: Decay of the key encoder's average (0.999).
-        flip: Whether views may mirror the image.
+        flip: Whether views may mirror the image; not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 2e-4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import threading
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta._util.tensorfile import tensors_sha256
+from vcotta._util.warn import warn
 from vcotta.bayes import is_variational
 from vcotta.methods.card import Declared
 from vcotta.methods.guard import Guard, Watch
@@ -26,6 +26,7 @@ from vcotta.methods.stream_classes import StreamClasses
 from vcotta.nn.batch_norm import batch_norms, freeze_statistics, join_views, order_of_layers, use_batch_statistics
 from vcotta.nn.distributed import World
 from vcotta.nn.inputs import SourceBatches, check_accepted, check_images, check_learned, check_network
+from vcotta.nn.mirroring import FirstBatches, error_on, warn_of_mirroring
 from vcotta.nn.optim import OptimizerName
 from vcotta.nn.pooled_statistics import Known
 from vcotta.nn.rng import OwnRng
@@ -130,10 +131,7 @@ class Adapter(Declared, StreamClasses, ABC):
         join_views(self.start)  # the model may be another adapter's
         freeze_statistics(self.start)
         if self.card.without_batch_norm and not any(batch_norms(self.start)):
-            warnings.warn(
-                f"{type(model).__name__} has no BatchNorm layer: {self.name} {self.card.without_batch_norm}",
-                stacklevel=2,
-            )
+            warn(f"{type(model).__name__} has no BatchNorm layer: {self.name} {self.card.without_batch_norm}")
         self._normalises = any(norm.running_mean is not None for norm in batch_norms(self.start))
         self._accepted: dict[tuple[int, ...], int] = {}  # classes by shape of the images
         self._notes = {}
@@ -173,6 +171,8 @@ class Adapter(Declared, StreamClasses, ABC):
     def prepare(self, source: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Learn from source data, and start anew with what was learned.
 
+        A method with mirrored views looks at two hundred images, to warn if left and right seem to matter.
+
         Raises:
             ValueError: If the method needs source data and there is none, images or labels are unfit, or what was
                 learned is not finite.
@@ -181,10 +181,23 @@ class Adapter(Declared, StreamClasses, ABC):
         self.prepared = {}
         self.reset()
         self._notes = new_notes()
+        batches = FirstBatches(SourceBatches(source, self.runtime, self._check_accepted))
         with self._rng.scope():
-            learned = self.learn_source(SourceBatches(source, self.runtime, self._check_accepted))
+            learned = self.learn_source(batches)
+            self._look_at_mirrored(batches)
         check_learned(self.name, learned)
         self.adopt(learned | probe)
+
+    def _look_at_mirrored(self, batches: FirstBatches) -> None:
+        """Warn if the views are mirrored, but mirrored source images seem to be of other classes, as digits are."""
+        mirrors = getattr(self.config, "flip", False) and getattr(self.config, "views", 1)
+        if not mirrors or self.needs_variational:  # there the warm-up has looked
+            return
+        kept = [(images, labels) for images, labels in batches.kept() if labels.shape == images.shape[:1]]
+        if kept:
+            use_batch_statistics(self.start, False)
+            error, mirrored = (error_on(self.start, kept, self.runtime, mirrored=way) for way in (False, True))
+            warn_of_mirroring(error, mirrored, f"{self.name} `flip=False`")
 
     @_exclusive
     def add_probe(self, images: Tensor, labels: Tensor) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
@@ -11,6 +10,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from vcotta._util.validation import Settings
+from vcotta._util.warn import warn
 from vcotta.methods.guard import DiversityWarning
 
 __all__ = ["LATER", "ClumpWarning", "StreamSettings", "earlier_settings", "effective_classes", "recorded_settings"]
@@ -122,4 +122,4 @@ class ClumpWarning:
             else "normalises each batch by its own statistics, which misleads it there. Try statistics='inferred' and "
             "label_prior=True."
         )
-        warnings.warn(found + remedy, DiversityWarning, stacklevel=5)
+        warn(found + remedy, DiversityWarning)

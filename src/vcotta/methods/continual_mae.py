@@ -40,7 +40,7 @@ class ContinualMAEConfig(StreamSettings):
         warm_up_images: Source images, without labels, at most, on which mask token and decoder are trained before the
             stream, in one pass (0).
         warm_up_lr: Step size of that training, by Adam (1e-3, ours).
-        flip: Whether views may mirror the image.
+        flip: Whether views may mirror the image; not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 1e-5

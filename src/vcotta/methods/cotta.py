@@ -32,7 +32,7 @@ class CoTTAConfig(StreamSettings):
         restore: Probability that a student's weight returns to its source value after a step (0.01; ImageNet-C 0.001).
         beta: Decay of the teacher's average (0.999).
         loss: ``ce`` (CIFAR) or the symmetric ``sce`` (ImageNet).
-        flip: Whether views may mirror the image.
+        flip: Whether views may mirror the image; not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 1e-3

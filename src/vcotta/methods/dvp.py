@@ -38,7 +38,7 @@ class DVPConfig(StreamSettings):
         damping: Added to the squared change of a value over a domain, by which its importance is divided (0.1,
             likewise).
         shift: A new domain begins where the mean confidence differs by more than this from the batch before (0.05).
-        flip: Whether the view may mirror the image.
+        flip: Whether the view may mirror the image; not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 1e-3

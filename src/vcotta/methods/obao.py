@@ -39,7 +39,7 @@ class OBAOConfig(StreamSettings):
         replayed: Number of them replayed with each batch (200, ImageNet-C 64: the size of its batches).
         replay: Weight of their cross-entropy (1, ImageNet-C 0.5).
         relation: Weight of the class relations (1, CIFAR100-C 200).
-        flip: Whether views may mirror the image (yes).
+        flip: Whether views may mirror the image (yes); not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 1e-3

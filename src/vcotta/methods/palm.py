@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta._util.validation import NonNegative, Positive, UnitInterval
+from vcotta._util.warn import warn
 from vcotta.methods.base import Adapter
 from vcotta.methods.card import Card
 from vcotta.methods.class_mix import StreamSettings
@@ -41,7 +41,7 @@ class PALMConfig(StreamSettings):
         margin: Entropy in nats below which an image is learned from (0.4).
         freeze_unselected: Whether a tensor that is not chosen stays as it is (paper). In the official code, whose
             numbers are the published ones, one that was chosen before keeps moving with its last step size.
-        flip: Whether views may mirror the image.
+        flip: Whether views may mirror the image; not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 5e-4
@@ -105,10 +105,9 @@ class PALM(Adapter):
         self.networks = {"model": model}
         trained = self._trained
         if not trained:
-            warnings.warn(
+            warn(
                 f"{type(model).__name__} has neither convolutions nor normalisation layers, and PALM trains nothing "
-                "else: it will predict without adapting.",
-                stacklevel=3,
+                "else: it will predict without adapting."
             )
             return
         self.optimizer = AdamFirstStep(trained.values(), self.config.weight_decay, _EPS)

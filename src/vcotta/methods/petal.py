@@ -49,7 +49,7 @@ class PETALConfig(StreamSettings):
         epochs: Passes over the source data for SWAG (5).
         source_lr: SWAG's step size in the first two epochs (8e-4).
         swa_lr: SWAG's step size in the last epoch, reached in equal steps (0.01).
-        flip: Whether views may mirror the image.
+        flip: Whether views may mirror the image; not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 1e-3

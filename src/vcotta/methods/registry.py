@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from vcotta._util.errors import unknown_name
 from vcotta._util.plugins import imported
+from vcotta._util.warn import warn
 from vcotta.bayes import WarmUpConfig, is_variational, warm_up
 from vcotta.methods.base import Adapter
 from vcotta.methods.card import MARK
@@ -181,10 +181,9 @@ def _load_plugins() -> None:
             register_method(plugin.load())
         except Exception as error:
             package = "an installed package" if plugin.dist is None else f"the package {plugin.dist.name}"
-            warnings.warn(
+            warn(
                 f"The method {plugin.name!r} ({plugin.value}) of {package} cannot be loaded and is left out: "
-                f"{type(error).__name__}: {error} Update or uninstall the package.",
-                stacklevel=3,
+                f"{type(error).__name__}: {error} Update or uninstall the package."
             )
 
 
@@ -210,8 +209,9 @@ def build_adapter(
     Args:
         name: One of `list_methods`.
         model: A classifier that takes images in [0, 1]; it is copied. VCoTTA warms up a plain network on ``source``.
-        source: Source data, yielding (images in [0, 1], labels), for methods that prepare on it; others ignore it. It
-            is never read at test time; a warm-up reads it once an epoch.
+        source: Source data, yielding (images in [0, 1], labels), for methods that prepare on it. Others ignore it, but
+            for a look at mirrored images if their views are mirrored. It is never read at test time; a warm-up reads it
+            once an epoch.
         dataset: One of `DATASETS`: start from the method's settings for it.
         preset: Named settings, for methods that declare ``presets``; None for the first of them.
         guard: Protection against collapse and drift; True for the default `Guard`, False for none, None for what the
@@ -258,6 +258,11 @@ def build_adapter(
     adapter = method(model, config, seed=seed, runtime=runtime, guard=protection)
     if source is not None:
         adapter.prepare(source)
+    elif adapter.needs_source:
+        warn(
+            f"{name} learns from source data ({adapter.card.source}) before its first batch, and got none. Build it "
+            "with `source=loader`, or call its prepare(loader)."
+        )
     if probe is not None:
         adapter.add_probe(*probe)
     return adapter

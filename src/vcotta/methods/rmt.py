@@ -41,7 +41,7 @@ class RMTConfig(StreamSettings):
         replay_images: Labelled source images kept for the replay, a uniform sample (official code: all).
         warm_up_images: Source images, without labels, on which student and teacher are warmed up (CIFAR and ImageNet-C
             50 000).
-        flip: Whether views may mirror the image (yes).
+        flip: Whether views may mirror the image (yes); not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 1e-3

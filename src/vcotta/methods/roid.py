@@ -38,7 +38,7 @@ class ROIDConfig(StreamSettings):
         temperature: Of the weights by certainty and diversity (1/3).
         prior_correction: What the batch's class prior multiplies in the returned prediction: ``logits`` (official
             code), ``probabilities`` (paper), or ``none``; see `correct_prior`.
-        flip: Whether views may mirror the image.
+        flip: Whether views may mirror the image; not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 1e-3

@@ -36,7 +36,7 @@ class RoTTAConfig(Settings):
         alpha: Share of a batch of stored images in the running statistics of BatchNorm (0.05).
         lambda_t: Weight of an image's age in the memory's choice (1).
         lambda_u: Weight of its uncertainty (1).
-        flip: Whether the student's view may mirror the images.
+        flip: Whether the student's view may mirror the images; not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 1e-3

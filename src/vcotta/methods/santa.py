@@ -33,7 +33,7 @@ class SANTAConfig(StreamSettings):
         anchor: Weight of the source anchoring (1). The paper prints the sum of the two halves: 2.
         contrast: Weight of the contrastive loss (1).
         temperature: Of the contrastive loss (0.1).
-        flip: Whether views may mirror the image (yes).
+        flip: Whether views may mirror the image (yes); not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 1e-3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vcotta._util.validation import Count, NonNegative
+from vcotta._util.warn import warn
 from vcotta.methods.base import Adapter
 from vcotta.methods.card import Card
 from vcotta.methods.class_mix import StreamSettings
@@ -37,7 +37,7 @@ class SURGEONConfig(StreamSettings):
         margin: Entropy below which an image is learned from, as a share of log C (0.4; for ImageNet-C, where the
             official code has none, the share is ours).
         consistency: Weight of the consistency, times the number of classes (0.01).
-        flip: Whether views may mirror the image.
+        flip: Whether views may mirror the image; not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 1e-3
@@ -104,10 +104,9 @@ class SURGEON(Adapter):
         kinds = Prunable if self.config.layers == "all" else PrunableNorm
         self.trained = [layer for layer in self.layers if isinstance(layer, kinds) and layer.weight is not None]
         if not self.trained:
-            warnings.warn(
+            warn(
                 f"{type(model).__name__} has no normalisation layer with a scale, and SURGEON trains nothing else: it "
-                "will predict without adapting.",
-                stacklevel=3,
+                "will predict without adapting."
             )
             return
         self.make_optimizer([layer.weight.requires_grad_(True) for layer in self.trained], "adam", self.config.lr)

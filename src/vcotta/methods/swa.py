@@ -28,7 +28,7 @@ class SWAConfig(ThresholdTeacherConfig):
         contrast: Weight of the contrastive loss (1).
         temperature: Of the contrastive loss (RMT's 0.1).
         alignment: Weight of the distance to the source's weights (1).
-        flip: Whether views may mirror the image.
+        flip: Whether views may mirror the image; not where left and right matter, as in digits.
     """
 
     contrast: NonNegative = 1.0

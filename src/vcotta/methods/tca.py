@@ -46,7 +46,7 @@ class TCAConfig(StreamSettings):
             though both call it compactness.
         student_share: Share of the student's logits in the prediction, the rest being the teacher's (0.5 in the later
             official versions, 0.3 in the first).
-        flip: Whether views may mirror the image.
+        flip: Whether views may mirror the image; not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 3e-4

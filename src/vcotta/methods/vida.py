@@ -51,7 +51,7 @@ class ViDAConfig(StreamSettings):
         warm_up_images: Labelled source images, at most, on which the branches are trained before the stream, in one
             pass (10 000, ours).
         warm_up_lr: Step size of that training, by Adam (1e-3, ours).
-        flip: Whether views may mirror the image.
+        flip: Whether views may mirror the image; not where left and right matter, as in digits.
     """
 
     lr: NonNegative = 1e-4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from vcotta._util.errors import differences
 from vcotta._util.signals import interrupt_held_back
 from vcotta._util.tensorfile import read_state, write_state
+from vcotta._util.warn import warn
 from vcotta.nn.inputs import other_shape
 from vcotta.nn.optim import load_optimizer
 
@@ -144,9 +144,7 @@ class EpochState:
             write_state(self.path, self.kind, {**self.facts, "epochs": epochs, **parts})
         except OSError as error:
             saved = False
-            warnings.warn(
-                f"The state after {epochs} epochs could not be saved: {error}. The work continues.", stacklevel=2
-            )
+            warn(f"The state after {epochs} epochs could not be saved: {error}. The work continues.")
         self._in_file = epochs if saved else self._in_file
         ended = time.monotonic()
         self._next = ended + max(_PAUSE, _SHARE * (ended - began))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vcotta._util.validation import Settings
+from vcotta._util.warn import warn
 
 __all__ = ["Runtime", "dense_groups"]
 
@@ -85,7 +85,7 @@ class Runtime(Settings):
         grouped = any(isinstance(module, nn.GroupNorm) for module in net.modules())
         if not (self.channels_last and grouped and torch.device(self.device).type == "cpu"):
             return self
-        warnings.warn("`channels_last` is left off: torch cannot train GroupNorm in that order on a CPU.", stacklevel=2)
+        warn("`channels_last` is left off: torch cannot train GroupNorm in that order on a CPU.")
         return replace(self, channels_last=False)
 
     def place(self, net: Net) -> Net:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vcotta._util.warn import warn
 from vcotta.methods import find_method, list_methods, marked
 from vcotta.report.stats import Score, domain_labels, printable
 from vcotta.runs.run import MANIFEST, Run, Summary
@@ -196,7 +196,7 @@ def _runs_below(folder: Path) -> dict[Path, Run]:
         try:
             runs[manifest.parent] = Run.load(manifest.parent)
         except (OSError, ValueError) as reason:
-            warnings.warn(f"{manifest.parent} is left out. {reason}", stacklevel=3)
+            warn(f"{manifest.parent} is left out. {reason}")
     return runs
 
 

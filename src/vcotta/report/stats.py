@@ -27,6 +27,7 @@ __all__ = [
     "printable",
     "reliability_bins",
     "risk_coverage",
+    "settled",
     "spans",
     "varies",
 ]
@@ -49,6 +50,16 @@ def half_width(values: Sequence[float]) -> float:
     if count < 2 or not np.isfinite(values).all():
         return math.nan
     return float(stdtrit(count - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(count))
+
+
+def settled(value: float) -> float:
+    """Return a number without the last bits of a sum, which would decide how tables and progress round a tie.
+
+    Example:
+        >>> f"{12.250000000000002:.1f}", f"{settled(12.250000000000002):.1f}"
+        ('12.3', '12.2')
+    """
+    return round(value, 9)
 
 
 @dataclass(frozen=True)
@@ -91,8 +102,8 @@ class Score:
 
     def text(self, form: str) -> str:
         """Return the mean and, where there is one, the half-width of its interval."""
-        shown = f"{self.mean:{form}}"
-        return f"{shown} ± {self.width:{form}}" if self.has_interval else shown
+        shown = f"{settled(self.mean):{form}}"
+        return f"{shown} ± {settled(self.width):{form}}" if self.has_interval else shown
 
 
 @dataclass(frozen=True)

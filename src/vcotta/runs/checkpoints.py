@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 from vcotta._util.errors import differences
 from vcotta._util.files import sync_folder
 from vcotta._util.tensorfile import read_state, write_state
+from vcotta._util.warn import warn
 from vcotta.methods import Adapter
 from vcotta.methods.state import adapter_state
 from vcotta.runs.spec import without_paths
@@ -114,7 +114,7 @@ def restore(folder: Path, manifest: Mapping[str, object], adapter: Adapter) -> P
         try:
             place = _restore(path, manifest, adapter)
         except ValueError as reason:
-            warnings.warn(f"The checkpoint {path} is not used. {reason}", stacklevel=2)
+            warn(f"The checkpoint {path} is not used. {reason}")
             refused.append(path)
             continue
         for other in refused:  # their numbers may be higher than those of the checkpoints to come

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import time
-import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
@@ -15,6 +14,7 @@ import torch
 
 from vcotta._util.errors import differences
 from vcotta._util.files import sync_folder, write_json
+from vcotta._util.warn import warn
 from vcotta.methods import Adapter
 from vcotta.runs.checkpoints import (
     CIRCUMSTANCES,
@@ -158,7 +158,7 @@ class RunWriter:
         place = restore(self._folder, manifest, self._adapter)
         if place is None:
             reason = "There is no good checkpoint in {}:" if has_checkpoints(self._folder) else _NO_STATE
-            warnings.warn(f"{reason.format(self._folder)} the run starts over.", stacklevel=4)
+            warn(f"{reason.format(self._folder)} the run starts over.")
         return place
 
     def _write(self) -> None:
@@ -182,10 +182,9 @@ class RunWriter:
 
     def _warn_once(self, problem: str, error: BaseException) -> None:
         if problem not in self._warned:
-            warnings.warn(
+            warn(
                 f"{problem} {self._folder} ({error}). The run continues; if it is stopped, it will resume from batch "
-                f"{self._saved} unless a later attempt succeeds.",
-                stacklevel=5,
+                f"{self._saved} unless a later attempt succeeds."
             )
         self._warned.add(problem)
 

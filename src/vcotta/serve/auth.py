@@ -11,12 +11,12 @@ import ipaddress
 import os
 import re
 import stat
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from vcotta._util.files import parse_json
+from vcotta._util.warn import warn
 from vcotta.serve.requests import RefusedError
 from vcotta.serve.streams import check_name
 
@@ -61,7 +61,7 @@ def read_tokens(path: str | os.PathLike[str]) -> Tokens:
     else:
         tokens = {ALL: _digest(content.decode("ascii", errors="replace").strip(), str(path))}
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        warnings.warn(f"Other users of this machine can read the token: chmod 600 {path}", stacklevel=2)
+        warn(f"Other users of this machine can read the token: chmod 600 {path}")
     return tokens
 
 

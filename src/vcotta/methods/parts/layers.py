@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vcotta._util.warn import warn
 from vcotta.nn.sharing import current
 
 __all__ = [
@@ -81,10 +81,9 @@ def train_only_normalisation(model: nn.Module, method: str, skip: tuple[str, ...
         for parameter in module.parameters(recurse=False)
     ]
     if not trained:
-        warnings.warn(
+        warn(
             f"{type(model).__name__} has no normalisation layer with scale and shift, and {method} trains nothing "
-            "else: it will predict without adapting.",
-            stacklevel=3,
+            "else: it will predict without adapting."
         )
     return trained
 

@@ -1,0 +1,106 @@
+"""Formulas of docstrings as text for a terminal: LaTeX to Unicode."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+__all__ = ["plain_docstring", "plain_formula"]
+
+_BLOCK = re.compile(r"^( *)\.\. math::[ \n]*(.+?)(?=\n *\n|\Z)", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r":math:`([^`]*)`")
+_CASES = re.compile(r"\\begin\{cases\}(.*?)\\end\{cases\}", re.DOTALL)
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\s+|.", re.DOTALL)
+_NAMED = (
+    "alpha α beta β gamma γ epsilon ε lambda λ mu μ eta η pi π rho ρ sigma σ tau τ theta θ xi ξ omega ω Lambda Λ "
+    "nabla ∇ sum Σ top T times × cdot · odot ⊙ in ∈ leftarrow <- to -> ge >= le <= ne ≠ propto ∝ "
+    "| ‖ lVert ‖ rVert ‖ langle ⟨ rangle ⟩"
+)
+_SPACES = {",": " ", " ": " ", "quad": "  ", "qquad": "  ", "\\": "\n"}
+_SYMBOLS = {
+    **dict(re.findall(r"(\S+) (\S+)", _NAMED)),
+    **_SPACES,
+    **dict.fromkeys(("left", "right", "big", "Big", "!"), ""),
+}
+_ACCENTS = {"bar": "\N{COMBINING MACRON}", "tilde": "\N{COMBINING TILDE}", "hat": "\N{COMBINING CIRCUMFLEX ACCENT}"}
+_TEXT = ("mathrm", "operatorname", "text")
+
+
+def plain_docstring(text: str) -> str:
+    r"""Return a docstring without its markup, formulas as text.
+
+    Example:
+        >>> plain_docstring(r"With :math:`\alpha p_0` as in ``x``")
+        'With α p_0 as in `x`'
+    """
+    text = _INLINE.sub(lambda found: " ".join(plain_formula(found[1]).split()), _BLOCK.sub(_block, text))
+    return text.replace("``", "`")
+
+
+def plain_formula(latex: str) -> str:
+    r"""Return a formula as text.
+
+    Example:
+        >>> print(plain_formula(r"\frac{1}{B}\sum_{i \in S} e^{E_0 - H_i} \bar p_i^2"))
+        1/B Σ_(i ∈ S) e^(E_0 - H_i) p̄_i²
+    """
+    latex = _CASES.sub(lambda found: found[1].replace("&", " if "), latex).replace("&", "")
+    tokens = _TOKEN.findall(latex)
+    return re.sub(r" ([,.])", r"\1", _sequence(tokens)).strip()
+
+
+def _block(found: re.Match[str]) -> str:
+    lines = [" ".join(line.split()) for line in plain_formula(found[2]).split("\n")]
+    indent = found[1] + 4 * " "
+    return "\n".join(
+        textwrap.fill(line, 110, initial_indent=indent, subsequent_indent=indent + "    ") for line in lines
+    )
+
+
+def _sequence(tokens: list[str]) -> str:
+    """Take tokens up to the end of their group."""
+    parts: list[str] = []
+    while tokens and (token := tokens.pop(0)) != "}":
+        tokens.insert(0, token)
+        parts.append(_one(tokens))
+    return "".join(parts)
+
+
+def _one(tokens: list[str]) -> str:
+    """Take a token with its arguments."""
+    token = tokens.pop(0)
+    if token == "{":
+        return _sequence(tokens)
+    if token in ("_", "^"):
+        return _script(token, _argument(tokens))
+    if token.isspace():
+        return " "
+    if not token.startswith("\\"):
+        return token
+    name = token[1:]
+    if name in ("frac", "tfrac"):
+        above, below = _wrapped(_argument(tokens)), _wrapped(_argument(tokens))
+        between = " / " if above.endswith(")") or below.endswith(")") else "/"
+        return above + between + below + " " * bool(tokens and tokens[0].startswith("\\"))
+    if name == "sqrt":
+        return f"√({_argument(tokens)})"
+    if name in _ACCENTS:
+        return _argument(tokens) + _ACCENTS[name]
+    return _argument(tokens) if name in _TEXT else _SYMBOLS.get(name, name)
+
+
+def _argument(tokens: list[str]) -> str:
+    while tokens and tokens[0].isspace():
+        tokens.pop(0)
+    return _one(tokens) if tokens else ""
+
+
+def _script(mark: str, text: str) -> str:
+    if mark == "^" and text in ("2", "T"):
+        return {"2": "²", "T": "ᵀ"}[text]
+    return mark + _wrapped(text)
+
+
+def _wrapped(text: str) -> str:
+    """Put parentheses around all but names, numbers and what has them already."""
+    return text if re.fullmatch(r"[\w.,'*|‖²\u0302-\u0304]+|-?\d+", text) else f"({text})"
