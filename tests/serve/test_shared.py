@@ -125,10 +125,10 @@ def test_a_shared_folder_of_another_bundle_is_refused(bundle, tmp_path) -> None:
         pass
 
 
-def test_streams_of_several_replicas_are_not_merged(pair, images) -> None:
+def test_one_process_of_several_merges_no_streams_alone(pair, images) -> None:
     one, _ = pair
     step(one, images(6), "a")
     step(one, images(6, 1), "b")
-    with pytest.raises(RefusedError, match="Each replica") as refused:
+    with pytest.raises(RefusedError, match="merges none alone") as refused:
         one.merge()
     assert refused.value.status == 409

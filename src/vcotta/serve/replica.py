@@ -26,12 +26,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vcotta.serve.admission import Admission
 from vcotta.serve.app import create_app
-from vcotta.serve.auth import Tokens
+from vcotta.serve.auth import Auth, Tokens
 from vcotta.serve.bundle import load_bundle
 from vcotta.serve.logs import log_event, log_to, request_id, safe_path
+from vcotta.serve.joint_merge import MergeMember, Reply
 from vcotta.serve.observed import HEADERS, error_as_json
+from vcotta.serve.merging import MergeOutcome
 from vcotta.serve.oip import HEADER_LENGTH
 from vcotta.serve.requests import Limits, RefusedError, discard, read_body
+from vcotta.serve.predicting import only
 from vcotta.serve.service import Service
 from vcotta.serve.streams import DEFAULT
 
@@ -78,6 +81,7 @@ class Replica:
         self._app: ASGIApp = create_app(self._service, options.tokens, options.name)
 
     def __del__(self) -> None:  # called by Ray Serve when the open requests are answered
+        self._member = MergeMember(self._service.join_merge, bundle.sha256)
         self._held.close()
 
     def check_health(self) -> None:
@@ -97,6 +101,10 @@ class Replica:
 
     async def _wait_for(self, stream: str) -> None:
         try:
+    async def follow(self, order: str, merge: str, *details: Any) -> Reply:
+        """Follow an order of a merge of all replicas, see `MergeMember.follow`."""
+        return await self._member.follow(order, merge, *details)
+
             async with asyncio.timeout(_HAND_OVER_SECONDS):
                 while not self._service.streams.ask_for(stream):
                     await asyncio.sleep(_ASK_SECONDS)
@@ -199,6 +207,8 @@ class Front:
     """
 
     def __init__(
+        merge: Merges the streams of all replicas; None if that cannot be asked for here.
+        tokens: As for `create_app`; the one for all streams is needed for a merge.
         self,
         ask: Callable[[Scope, bytes, str | None], Awaitable[Answered]],
         ask_all: Callable[[Scope], Awaitable[dict[str, Answered]]],
@@ -206,8 +216,11 @@ class Front:
     ) -> None:
         self._ask, self._ask_all, self._limits = ask, ask_all, limits
         self._admission = Admission(limits.requests)
+        merge: Callable[[], MergeOutcome] | None = None,
+        tokens: Tokens | None = None,
         self._waiting, self._most_waiting = 0, limits.requests * limits.body  # bytes
 
+        self._merge, self._auth = merge, Auth(tokens)
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
@@ -255,6 +268,12 @@ class Front:
         try:
             return await self._ask(scope, body, stream)
         finally:
+        if path == "/v1/merge" and request.method == "POST" and self._merge is not None:
+            only(request)
+            self._auth.check(request.headers)
+            outcome = await asyncio.to_thread(self._merge)
+            log_event("request", id=identity, method="POST", path=path, status=200)
+            return _new(outcome.as_json(), identity)
             self._waiting -= len(body)
 
 
@@ -264,3 +283,9 @@ def _like(answer: Answered, body: bytes, kind: str) -> Answered:
     kept = [(name, value) for name, value in headers if name not in (b"content-length", b"content-type")]
     about = [(b"content-length", str(len(body)).encode()), (b"content-type", kind.encode())]
     return status, [*about, *kept], body
+def _new(body: bytes, identity: str) -> Answered:
+    """An answer in JSON that no replica has made."""
+    about = [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
+    return 200, [*about, *HEADERS, (b"x-request-id", identity.encode())], body
+
+
