@@ -228,6 +228,22 @@ def test_if_a_replica_is_lost_during_a_merge_the_others_continue_as_they_were(fl
     assert fleet.merge().merged == ["a", "b", "c", "d"]
 
 
+def test_if_a_replica_is_lost_at_the_very_end_the_others_are_merged_and_the_answer_says_so(fleet, npy, images) -> None:
+    for place, name in enumerate("ab"):
+        fleet.send(npy, images, name, range(place, place + 2))
+    expected, real = merge_states(fleet.states("a", "b")).state["networks"], fleet.order_all
+
+    def lost(order, *details):
+        replies = real(order, *details)
+        if order == "finish":
+            raise RefusedError(503, "a replica is lost")
+        return replies
+
+    with pytest.raises(RefusedError, match=r"Merged states were written, .* a replica is lost"):
+        JointMerge(lost, MergeRule()).run(fleet.state)
+    assert all(same_state(state["networks"], expected) for state in fleet.states("a", "b"))
+
+
 def test_nothing_is_merged_while_replicas_serve_two_bundles(fleet, npy, images) -> None:
     for place, name in enumerate("ab"):
         fleet.send(npy, images, name, range(place, place + 2))

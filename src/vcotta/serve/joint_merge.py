@@ -4,8 +4,8 @@ Each process stops between two batches, puts the states of its streams to disk a
 writes the result to the shared folder. Then each writes a checkpoint for its own streams, and only if all could do so
 they continue from these. Nothing is answered meanwhile, and no step is lost.
 
-If a process is killed before all have written, no stream of the others is changed. Its own streams continue from their
-newest checkpoint, which may be the merged one.
+If a process is killed before all have written, no stream of the others is changed; after that all are merged. Its own
+streams continue from their newest checkpoint, which may be the merged one.
 """
 
 from __future__ import annotations
@@ -189,7 +189,11 @@ class JointMerge:
             raise
         finally:
             path.unlink(missing_ok=True)
-        self._ask("finish", merge, found.judged, found.refused, of=replies)
+        try:
+            self._ask("finish", merge, found.judged, found.refused, of=replies)
+        except RefusedError as error:
+            detail = f"Merged states were written, but not every replica says that it continues from them: {error}"
+            raise RefusedError(503, detail, Retry_After="30") from error
         self._versions = {name: version + (name in found.states) for name, version in changes.items()}
         outcome = found.outcome(sorted(changes), began)
         log_event("merge", **asdict(outcome))
