@@ -1,8 +1,8 @@
 """A fleet under load: many streams on one server, valid and malformed requests, and a kill in the middle.
 
 What: requests by kind and status, wrong answers, images served by stream, seconds to an answer (median, 99th
-percentile), the server's memory, and what each stream lost when the server got SIGKILL half-way. A step that an answer
-called saved (`Vcotta-Saved`) must be there afterwards.
+percentile), the server's memory, what each stream lost when the server got SIGKILL half-way, and the text of every kind
+of failure. A step that an answer called saved (`Vcotta-Saved`) must be there afterwards.
 How: `vcotta serve` in a process of its own on the loopback address, with a bundle of digits (``vcotta bundle --out
 digits.bundle``), one torch thread, a token of its own for every stream, and memory for only some of the states. Each
 stream has a client that sends its next request when the last is answered: eight digits as an array, each stream in a
@@ -23,9 +23,6 @@ import os
 import platform
 import random
 import re
-import secrets
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -41,15 +38,15 @@ import numpy as np
 import torch
 
 import vcotta
-from benchmarks.load import floats, memory, npy
+from benchmarks.load import npy
+from studies.fleet.failures import failures
+from studies.fleet.server import IMAGES, Images, Server, name
 from vcotta._util.files import write_json
-from vcotta.corruptions import list_corruptions
-from vcotta.data import load_digits
 from vcotta.serve import load_bundle
 from vcotta.serve.predicting import body_of
 from vcotta.serve.service import Service
 
-IMAGES, SEVERITY, SAMPLE, BROKEN_SHARE = 8, 3, 8, 0.2
+SAMPLE, BROKEN_SHARE = 8, 0.2
 NPY = {"Content-Type": "application/x-npy"}
 BROKEN = {
     "another stream's token": 401,
@@ -73,83 +70,13 @@ class Tally:
     by_stream: dict[int, list[tuple[int, dict[str, Any]]]] = field(default_factory=lambda: defaultdict(list))
     lost: list[int] = field(default_factory=list)
     saved: Counter[int] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
 
-
-class Images:
-    """The requests of every stream: digits in a corruption of its own, in an order of its own."""
-
-    def __init__(self, streams: int) -> None:
-        _, test = load_digits()
-        groups = ("noise", "blur", "weather", "digital")
-        names = [None, *(one for group in groups for one in list_corruptions(group))]
-        self._weather = [
-            test.images if name is None else np.asarray(vcotta.corrupt(test.images, name, SEVERITY, seed=0))
-            for name in names[: max(1, min(len(names), streams))]
-        ]
-
-    def request(self, stream: int, number: int) -> np.ndarray:
-        """Return the images of a stream's request."""
-        images = self._weather[stream % len(self._weather)]
-        picked = np.random.default_rng((stream, number)).integers(0, len(images), IMAGES)
-        return floats(images[picked])
-
-
-class Server:
-    """A server process, which can be killed and started again on the same state."""
-
-    def __init__(
-        self, bundle: Path, folder: Path, streams: int, mebibytes: int, checkpoint_seconds: float, *more: str
-    ) -> None:
-        self.tokens = {name(number): secrets.token_hex(16) for number in range(streams)}
-        path = folder / "tokens.json"
-        path.touch(0o600)
-        write_json(path, self.tokens)
-        options = {
-            "token-file": path,
-            "state": folder / "state",
-            "port": 0,
-            "streams": streams + 1,
-            "memory": mebibytes,
-            "max-waiting": streams * IMAGES * 2,
-            "max-requests": 2 * streams,
-            "checkpoint-seconds": checkpoint_seconds,
-            "wait-ms": 0,
-        }
-        command = [sys.executable, "-m", "vcotta", "serve", str(bundle)]
-        given = (text for key, value in options.items() for text in (f"--{key}", str(value)))
-        self._command = [*command, *given, *more]
-        self._folder = folder
-        self.resident: list[int] = []
-
-    def start(self) -> float:
-        """Start it and return the seconds until it listened."""
-        began = time.monotonic()
-        with (self._folder / "server.log").open("a") as errors:
-            self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
-                self.address = found[0]
-                return time.monotonic() - began
-        raise RuntimeError(f"The server did not start: {(self._folder / 'server.log').read_text()[-2000:]}")
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self) -> int:
-        """End it as a supervisor does, and return its exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(300)
-
-    def note_memory(self) -> None:
-        """Note the resident memory."""
-        self.resident.append(memory(self.process.pid))
-
-
-def name(number: int) -> str:
-    return f"camera-{number:03d}"
+    def note(self, kind: str, answer: httpx.Response) -> None:
+        """Count an answer, and keep the text of a server error."""
+        self.statuses[kind, answer.status_code] += 1
+        if answer.status_code >= 500:
+            self.errors[f"{answer.status_code}: {answer.text}"] += 1
 
 
 async def client(
@@ -171,7 +98,7 @@ async def client(
             )
         except httpx.TransportError:
             return  # the server was killed: the step counts as not acknowledged
-        tally.statuses["valid", answer.status_code] += 1
+        tally.note("valid", answer)
         if answer.status_code == 200:
             tally.seconds.append(time.monotonic() - began)
             tally.served[stream] += IMAGES
@@ -211,7 +138,7 @@ async def send_broken(
         answer = await http.post(f"{server.address}/v1/streams/{path}/predict", content=content, headers=headers)
     except httpx.TransportError:
         return
-    tally.statuses[kind, answer.status_code] += 1
+    tally.note(kind, answer)
     if answer.status_code not in (BROKEN[kind], 429) or "detail" not in answer.json():
         tally.wrong.append(f"{kind}: {answer.status_code} instead of {BROKEN[kind]}")
 
@@ -294,7 +221,7 @@ def fleet(bundle: Path, streams: int, minutes: float, mebibytes: int, checkpoint
             state = http.get(f"{server.address}/v1/streams").json()
             metrics = http.get(f"{server.address}/metrics").text
         code = server.stop()
-        log = (Path(folder) / "server.log").read_text()
+        failed = failures((Path(folder) / "server.log").read_text())
     took, busy, own = (
         now - then for now, then in zip((time.monotonic(), busy_seconds(), own_seconds()), clock, strict=True)
     )
@@ -327,6 +254,7 @@ def fleet(bundle: Path, streams: int, minutes: float, mebibytes: int, checkpoint
         "by_status": {str(status): count for status, count in sorted(statuses.items())},
         "by_kind": {f"{kind}: {status}": count for (kind, status), count in sorted(tally.statuses.items())},
         "server_errors": sum(count for status, count in statuses.items() if status >= 500),
+        "server_error_texts": dict(tally.errors),
         "answers_compared": compared,
         "streams_compared": len(sample),
         "wrong_answers": len(tally.wrong),
@@ -348,8 +276,8 @@ def fleet(bundle: Path, streams: int, minutes: float, mebibytes: int, checkpoint
                 max(server.resident[place : place + 120]) // 2**20 for place in range(0, len(server.resident), 120)
             ],
         },
-        "failures_in_the_log": log.count(" ERROR "),
-        "first_failures": re.findall(r" ERROR (.*)", log)[:3],
+        "failures_in_the_log": sum(kind["count"] for kind in failed),
+        "failures": failed,
         "exit_code": code,
     }
 

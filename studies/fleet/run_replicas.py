@@ -37,7 +37,9 @@ import torch
 
 import vcotta
 from benchmarks.load import npy
-from studies.fleet.run import IMAGES, NPY, Images, Server, name
+from studies.fleet.failures import failures
+from studies.fleet.run import NPY
+from studies.fleet.server import IMAGES, Images, Server, name
 from vcotta._util.files import write_json
 
 PAUSE = 0.05
@@ -57,6 +59,7 @@ class Client:
         wrong: What must not happen.
         seconds: Of each answer, from the request on.
         answered: When it got its latest answer, by `time.monotonic`.
+        refusals: Texts of the answers 503.
     """
 
     stream: int
@@ -67,11 +70,13 @@ class Client:
     wrong: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     answered: float = 0.0
+    refusals: Counter[str] = field(default_factory=Counter)
 
     def note(self, answer: httpx.Response, began: float) -> None:
         """Take in an answer."""
         self.statuses[answer.status_code] += 1
         if answer.status_code == 503:
+            self.refusals[answer.text] += 1
             return
         if answer.status_code != 200:
             self.wrong.append(f"{name(self.stream)}: {answer.status_code}: {answer.text[:200]}")
@@ -128,6 +133,7 @@ async def load(server: Server, images: Images, streams: int, seconds: float, kil
         "acknowledged_steps": before[200] + after[200],
         "seconds_p50": round(quantiles(seconds_before, n=100)[49], 3),
         "seconds_p99": round(quantiles(seconds_before, n=100)[98], 3),
+        "texts_of_503": dict(sum((client.refusals for client in clients), Counter[str]())),
         "wrong": wrong[:20],
         "wrong_answers": len(wrong),
     }
@@ -177,7 +183,8 @@ def measure(bundle: Path, streams: int, seconds: float, kills: int, checkpoint_s
         server.start()
         found = asyncio.run(load(server, images, streams, seconds, kills))
         code = server.stop()
-    return {"checkpoint_seconds": checkpoint_seconds, **found, "exit_code": code}
+        failed = failures((Path(folder) / "server.log").read_text())
+    return {"checkpoint_seconds": checkpoint_seconds, **found, "failures": failed, "exit_code": code}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -34,7 +34,7 @@ import torch
 
 import vcotta
 from studies.files import results_of
-from studies.fleet.run import IMAGES, Images, name
+from studies.fleet.server import IMAGES, Images, name
 from vcotta._util.files import write_json
 from vcotta.serve import load_bundle
 from vcotta.serve.adapters import Adapters

@@ -147,16 +147,32 @@ def _checkpoints(seconds: float) -> str:
 
 
 def shared_pass_text() -> str:
-    """Return what one pass of the source for several streams would save."""
+    """Return what passes for several streams would save, and where they would change an answer."""
     found = read_result("fleet", "shared_pass.json")
     alone, shared, step = (found[name] for name in ("pass_ms", "shared_pass_ms", "step_ms"))
-    same = "the same" if found["same_bytes"] else "other"
+    view, streams, each = found["ms_an_image_of_views"], found["streams"], found["images"]
+    counts = sorted({row["images"] for row in found["rows"]})
+    networks = dict.fromkeys(row["network"] for row in found["rows"])
+    rows = [
+        (
+            f"`{network}`",
+            *(
+                "same" if row["same_bytes"] else f"{row['largest_change']:.0e}"
+                for row in found["rows"]
+                if row["network"] == network
+            ),
+        )
+        for network in networks
+    ]
+    headings = ("images of a stream", *map(str, counts))
     return (
-        f"A stream's step on {found['images']} images takes {step:.0f} ms of CPU time with `trains=norm`, of which the "
-        f"source's pass takes {alone:.2f} ms, or {shared:.2f} ms a stream if {found['streams']} streams share it: that "
-        f"would save {(alone - shared) / step:.1%} of the step. The bytes of its outputs were {same} (median of "
-        f"{found['runs']}, {found['machine']}, one thread; torch {found['versions']['torch']}; "
-        "`studies/fleet/run_shared_pass.py`)."
+        f"A stream's step on {each} images takes {step:.0f} ms of CPU time with `trains=norm`, of which the source's "
+        f"pass takes {alone:.2f} ms, or {shared:.2f} ms a stream if {streams} streams share it: that would save "
+        f"{(alone - shared) / step:.1%} of the step. A pass over the eight views of a stream takes {view['alone']:.3f} "
+        f"ms an image, over those of {streams} streams {view['shared']:.3f} ms. Largest change of an output if "
+        f"{streams} streams share a pass:\n\n{table(headings, rows)}\n\n"
+        f"Median of {found['runs']}, {found['machine']}, one thread, random weights in the table; torch "
+        f"{found['versions']['torch']} (`studies/fleet/run_shared_pass.py`)."
     )
 
 

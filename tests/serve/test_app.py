@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import logging
 import re
 import signal
 import socket
@@ -362,6 +363,25 @@ def test_an_answer_that_cannot_be_made_is_a_500_that_leaves_the_state_as_it_was(
     assert same_state(service.engine.adapter.state_dict(), before)
     answer = client.post("/v1/predict", content=array, headers=NPY | BEARER)
     assert (answer.status_code, answer.json()["batch"]["changes"]) == (200, 2)
+
+
+def test_the_line_of_every_request_that_fails_has_the_reason(client, service, array, monkeypatch, caplog) -> None:
+    caplog.set_level(logging.INFO, "vcotta.serve")
+    with monkeypatch.context() as patch:
+        patch.setattr(type(service.engine), "_step", lambda *_: 1 / 0)
+        assert client.post("/v1/predict", content=array, headers=NPY | BEARER).status_code == 500
+    with monkeypatch.context() as patch:
+        patch.setattr("vcotta.serve.app.render", lambda *_, **__: 1 / 0)
+        assert client.get("/").status_code == 500
+    with monkeypatch.context() as patch:
+        patch.setattr(service.engine, "lost", "the state is unknown")
+        assert client.get("/healthz").status_code == 503
+    assert client.get("/nothing").status_code == 404
+    lines = [(one.levelname, one.message) for one in caplog.records if one.message.startswith("request ")]
+    assert [level for level, _ in lines] == ["WARNING"] * 3 + ["INFO"]
+    reasons = [line.partition(" reason=")[2] for _, line in lines]
+    assert "The adapter failed on these images" in reasons[0]
+    assert reasons[1:] == ['"ZeroDivisionError: division by zero"', '"the state is unknown"', ""]
 
 
 def test_an_unforeseen_failure_is_a_json_answer_with_the_common_headers(client, monkeypatch) -> None:

@@ -230,24 +230,26 @@ def test_a_periodic_merge_that_fails_is_counted_and_requests_are_still_served(
         assert service.predict(images(6), stream="a").result(60).step == 3
 
 
-def test_the_command_says_that_streams_of_another_method_cannot_be_merged(command, bundle_path, tmp_path) -> None:
-    options = ("--state", str(tmp_path / "state"), "--merge-every", "60", "--merge", "north-*")
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_the_command_says_that_streams_of_another_method_cannot_be_merged(
+    command, bundle_path, tmp_path, engine
+) -> None:
+    options = ("--state", str(tmp_path / "state"), "--engine", engine, "--merge-every", "60", "--merge", "north-*")
     code, _, error = command("serve", str(bundle_path), *options)
     assert (code, "Leave `--merge-every` out" in " ".join(error.split())) == (2, True), error
-
-
-@pytest.mark.parametrize("option", [("--merge-every", "60"), ("--merge", "north-*")])
-def test_the_command_refuses_merges_on_ray_before_it_starts_anything(command, bundle_path, tmp_path, option) -> None:
-    state = tmp_path / "state"
-    code, _, error = command("serve", str(bundle_path), "--state", str(state), "--engine", "ray", *option)
-    words = " ".join(error.split())
-    assert (code, "with `--engine local` only" in words, "`vcotta merge`" in words) == (2, True, True), error
-    assert not state.exists()
 
 
 def test_the_command_gives_the_service_the_rule_of_merges(command, bundle_path, tmp_path, monkeypatch) -> None:
     given = []
     monkeypatch.setattr("vcotta.serve.service.Service", lambda *_, **options: given.append(options["merging"]) or 1 / 0)
     code, _, _ = command("serve", str(bundle_path), "--merge-every", "60", "--merge", "north-*")
+    assert code != 0
+    assert given == [MergeRule(60.0, "north-*")]
+
+
+def test_the_command_gives_the_fleet_the_rule_of_merges(command, bundle_path, tmp_path, monkeypatch) -> None:
+    given = []
+    monkeypatch.setattr("vcotta.serve.ray_engine.Fleet", lambda *options: given.append(options[-1]) or 1 / 0)
+    code, _, _ = command("serve", str(bundle_path), "--engine", "ray", "--merge-every", "60", "--merge", "north-*")
     assert code != 0
     assert given == [MergeRule(60.0, "north-*")]

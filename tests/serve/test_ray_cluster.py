@@ -21,11 +21,12 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 
-from vcotta.runs.checkpoints import newest_checkpoint
+from vcotta._util.tensorfile import read_state
+from vcotta.runs.checkpoints import KIND, newest_checkpoint
 from vcotta.serve import load_bundle, save_bundle
 from vcotta.serve.service import Service
 
-from .conftest import small_bundle
+from .conftest import same_state, small_bundle
 from .test_server import TOKEN, Server
 
 NAMES = [f"camera-{number}" for number in range(12)]
@@ -312,3 +313,61 @@ def test_replicas_are_added_while_requests_wait_and_no_step_is_lost(start, bundl
     for one in clients:
         assert one.versions == list(range(1, len(one.versions) + 1)), one.stream
         assert set(one.statuses) == {200}
+
+
+def merges_of(server: Server) -> list[list[str]]:
+    """The streams of each merge, as the log has them."""
+    return [found.split(",") for found in re.findall(r" merge merged=(\S+) refused=", server.log.read_text())]
+
+
+def networks_of(folder: Path, stream: str) -> dict:
+    checkpoints = folder / "streams" / stream / "checkpoints"
+    path = checkpoints / f"{newest_checkpoint(checkpoints.parent)}.safetensors"
+    return read_state(path, KIND)["adapter"]["networks"]
+
+
+@pytest.mark.slow
+def test_streams_of_two_replicas_are_merged_under_load_and_after_a_kill_and_no_step_is_lost(
+    start, tmp_path, npy, images
+) -> None:
+    path = tmp_path / "vcotta.bundle"
+    settings = {"views": 1, "lr": 0.001, "statistics": "batch", "label_prior": False}  # small steps: none is flagged
+    save_bundle(small_bundle("vcotta", **settings), path)
+    server, folder = start(path, "--merge-every", "2", "--merge", "camera-*"), state_folder(tmp_path, path)
+    clients = [Client(server, name, lambda seed: npy(images(6, seed))) for name in NAMES]
+    apart = Client(server, "apart", lambda seed: npy(images(6, seed)))
+
+    def merged_anew() -> bool:
+        for one in clients:
+            one.ask()
+        try:
+            merged = server.ask("/v1/merge", b"")["merged"]
+        except urllib.error.HTTPError as error:
+            if error.code != 409:  # they were just merged, but for one stream
+                raise
+            return False
+        networks = [networks_of(folder, name) for name in merged]
+        return len(merged) > len(NAMES) // 2 and all(same_state(one, networks[0]) for one in networks)
+
+    with Load([*clients, apart], pause=0.1):
+        until(lambda: len(merges_of(server)) >= 3 and len(apart.answers) > 5)
+        of = {name: pid for name, pid in replicas_of(server).items() if name in NAMES}
+    until(merged_anew)
+    assert len({of[name] for name in merges_of(server)[-1]}) == 2
+    known = {one["stream"]: one["changes"] for one in json.loads(server.read("/v1/streams"))["streams"]}
+    for one in [*clients, apart]:
+        assert set(one.statuses) == {200}
+        assert known[one.stream] == len(one.answers) + sum(one.stream in merged for merged in merges_of(server))
+    assert not any("apart" in merged for merged in merges_of(server))
+    with Load(clients, pause=0.1):
+        killed = lose_process(set(of.values()))
+        until(lambda: killed not in pids(server) and len(pids(server)) == 2)
+        seen = len(merges_of(server))
+        until(lambda: len(merges_of(server)) >= seen + 2)
+    until(merged_anew)
+    for one in clients:
+        assert set(one.statuses) <= {200, 503}
+        if of[one.stream] != killed:
+            assert one.versions == sorted(one.versions), one.stream
+    assert server.stop(300) == 0, server.said
+    assert not re.search(r"Z ERROR ", server.said)  # our own lines; Ray says which replica was lost

@@ -257,3 +257,19 @@ def test_a_binary_inference_goes_to_its_stream(fleet, images) -> None:
     )
     assert (answer.status_code, answer.json()["parameters"]["stream"]) == (200, "b")
     assert fleet.asked == [("b", 0)]
+
+
+def test_a_failure_that_nothing_foresaw_is_in_the_log_of_its_replica(fleet, monkeypatch, caplog) -> None:
+    monkeypatch.setattr("vcotta.serve.app.render", lambda *_, **__: 1 / 0)
+    assert client_of(fleet).get("/").status_code == 500
+    assert "ZeroDivisionError" in "".join(str(one.exc_text) for one in caplog.records)
+    assert [one.levelname for one in caplog.records if " status=500 " in one.message] == ["WARNING"]
+
+
+def test_the_front_logs_why_it_could_not_answer(caplog) -> None:
+    async def lost(*_):
+        raise RefusedError(503, "the replica is lost")
+
+    http = TestClient(Front(lost, lost, LIMITS))
+    assert http.get("/v1/state").status_code == 503
+    assert [(one.levelname, "the replica is lost" in one.message) for one in caplog.records] == [("WARNING", True)]

@@ -59,6 +59,17 @@ def test_a_stream_that_is_handed_over_continues_with_every_step(pair, bundle, im
     assert step(one, images(6, 4), stream).changes == 5
 
 
+def step_when_free(service: Service, images):
+    """A step of a stream that is refused while the service tries to save it for another one."""
+    while True:
+        try:
+            return step(service, images)
+        except RefusedError as error:
+            if "handing the stream" not in error.detail:
+                raise
+            time.sleep(0.01)
+
+
 def test_a_stream_that_cannot_be_saved_is_not_handed_over(pair, images, tmp_path) -> None:
     one, other = pair
     step(one, images(6))
@@ -68,7 +79,7 @@ def test_a_stream_that_cannot_be_saved_is_not_handed_over(pair, images, tmp_path
     while one.metrics.total("checkpoint_failures") < 2:
         time.sleep(0.02)
     assert not other.streams.ask_for("a")
-    assert step(one, images(6, 1)).changes == 2
+    assert step_when_free(one, images(6, 1)).changes == 2
     checkpoints.unlink()
     wait_for(other)
     assert step(other, images(6, 2)).changes == 3
@@ -125,10 +136,10 @@ def test_a_shared_folder_of_another_bundle_is_refused(bundle, tmp_path) -> None:
         pass
 
 
-def test_streams_of_several_replicas_are_not_merged(pair, images) -> None:
+def test_one_process_of_several_merges_no_streams_alone(pair, images) -> None:
     one, _ = pair
     step(one, images(6), "a")
     step(one, images(6, 1), "b")
-    with pytest.raises(RefusedError, match="Each replica") as refused:
+    with pytest.raises(RefusedError, match="merges none alone") as refused:
         one.merge()
     assert refused.value.status == 409

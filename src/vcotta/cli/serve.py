@@ -151,7 +151,7 @@ def serve(
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="Seconds between two merges of what the streams have learned; engine local. Default: never.",
+            help="Seconds between two merges of what the streams have learned. Default: never.",
             min=1,
         ),
     ] = None,
@@ -230,28 +230,23 @@ def serve(
         "pool": pool,
         "wait": wait_ms / 1000,
         "checkpoint_seconds": checkpoint_seconds,
-        "merging": MergeRule(merge_every, merge),
         "runtime": runtime,
         "trusted": trust,
     }
+    rule = MergeRule(merge_every, merge)
     if engine == "ray":
-        if merge_every is not None or merge != "*":
-            raise ValueError(
-                "Expected `--merge-every` and `--merge` with `--engine local` only: each replica has a part of the "
-                "streams. Leave them out, export the streams, and use `vcotta merge`."
-            )
         from vcotta.serve.ray_engine import Fleet, FleetOptions, fleet_front, update_on_hangup
         from vcotta.serve.replica import ReplicaOptions
 
         how_many = FleetOptions(replicas, max_replicas, device=runtime.device, address=address)
-        fleet = Fleet(how_many, ReplicaOptions(path, options, tokens, name, log_format, threads), folder)
+        fleet = Fleet(how_many, ReplicaOptions(path, options, tokens, name, log_format, threads), folder, rule)
         sockets = listen(host, port)
         with fleet_front(fleet, path, limits) as front, update_on_hangup(fleet, path):
             typer.echo(f"Serving {path} with {replicas} replicas; states: {folder}")
             run_app(front, sockets)
         typer.echo(f"Stopped; the states are in {folder}")
         return
-    service = Service(load_bundle(path), state=folder, **options)
+    service = Service(load_bundle(path), state=folder, merging=rule, **options)
     sockets = listen(host, port)
     with service:
         default = service.engine

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from vcotta._util.tensorfile import read_state, tensors_sha256
 from vcotta._util.validation import Positive, Settings
 from vcotta.methods import find_method
-from vcotta.methods.merging import Merged, merge_states, with_learned
+from vcotta.methods.merging import merge_states, with_learned
 from vcotta.runs.checkpoints import KIND
 from vcotta.serve.engine import StateLostError
 from vcotta.serve.logs import log_event
@@ -21,7 +22,7 @@ from vcotta.serve.metrics import Metrics
 from vcotta.serve.requests import RefusedError
 from vcotta.serve.streams import Stream, Streams
 
-__all__ = ["MergeOutcome", "MergeRule", "Merging"]
+__all__ = ["Fused", "MergeOutcome", "MergeRule", "Merging", "Offer", "fuse", "read_checkpoint"]
 
 _log = logging.getLogger("vcotta.serve")
 
@@ -37,6 +38,18 @@ class MergeRule(Settings):
 
     every: Positive | None = None
     streams: str = "*"
+
+    def check(self, method: str) -> None:
+        """Raise ValueError if streams are to be merged now and then, but states of this method cannot be."""
+        if self.every is not None and not find_method(method).needs_variational:
+            raise ValueError(
+                f"Expected a bundle of vcotta, whose weights have distributions that can be merged, but got {method}. "
+                "Leave `--merge-every` out."
+            )
+
+    def chooses(self, name: str) -> bool:
+        """Return whether a stream is merged, by its name."""
+        return fnmatchcase(name, self.streams)
 
 
 @dataclass(frozen=True)
@@ -62,6 +75,64 @@ class MergeOutcome:
         return json.dumps(asdict(self)).encode()
 
 
+@dataclass(frozen=True)
+class Offer:
+    """What a process has for a merge.
+
+    Attributes:
+        changes: State versions of all its streams of the rule.
+        files: Checkpoints of those that may give and take.
+    """
+
+    changes: dict[str, int]
+    files: dict[str, Path]
+
+
+@dataclass(frozen=True)
+class Fused:
+    """What `fuse` made of the states of streams.
+
+    Attributes:
+        learned: The merged state.
+        judged: Streams that learned something since they were last merged.
+        refused: Those of them that learned something else than the others.
+        states: The states of the streams that take what was merged.
+    """
+
+    learned: dict[str, Any] = field(repr=False)
+    judged: list[str]
+    refused: list[str]
+    states: dict[str, dict[str, Any]] = field(repr=False)
+
+    def outcome(self, chosen: Iterable[str], began: float) -> MergeOutcome:
+        """Return what the merge did of the streams that were chosen; it began so long ago by `time.monotonic`."""
+        left_out = [name for name in chosen if name not in self.states and name not in self.refused]
+        return MergeOutcome([*self.states], self.refused, left_out, round(time.monotonic() - began, 3))
+
+
+def fuse(files: Mapping[str, Path], pattern: str) -> Fused:
+    """Merge the states in checkpoints of streams; nothing is written.
+
+    Raises:
+        RefusedError: 409 if fewer than two of them can be merged.
+    """
+    found = {name: read_checkpoint(path, name) for name, path in files.items()}
+    states = {name: state for name, state in found.items() if state is not None and state["counters"]["steps"] > 0}
+    names = _with_news(states)
+    if len(names) < 2:
+        raise RefusedError(
+            409,
+            f"Expected at least two streams that have adapted since they were last merged, with names like "
+            f"{pattern!r} and neither pinned nor flagged, but got {len(names)}.",
+        )
+    try:
+        merged = merge_states([states[name] for name in names], names=names)
+    except ValueError as error:
+        raise RefusedError(409, f"The streams cannot be merged: {error}") from error
+    refused = [names[place] for place in merged.refused]
+    return Fused(merged.state, names, refused, {name: states[name] for name in states if name not in refused})
+
+
 class Merging:
     """Merges the streams of a service; all methods but `due` are called between two batches.
 
@@ -71,6 +142,9 @@ class Merging:
 
     Streams whose networks are equal have learned nothing since they were merged. They take and do not give: beside
     many equal ones any other would seem to be an outlier.
+
+    Where several processes share the streams, each calls `offer`, `write` and then `finish` or `drop` for its own,
+    see `vcotta.serve.joint_merge`.
 
     Args:
         streams: The streams.
@@ -83,18 +157,16 @@ class Merging:
     """
 
     def __init__(self, streams: Streams, rule: MergeRule, metrics: Metrics, method: str) -> None:
-        if rule.every is not None and not find_method(method).needs_variational:
-            raise ValueError(
-                f"Expected a bundle of vcotta, whose weights have distributions that can be merged, but got {method}. "
-                "Leave `--merge-every` out."
-            )
-        self._streams, self._rule, self._metrics = streams, rule, metrics
+        rule.check(method)
+        self._streams, self.rule, self._metrics = streams, rule, metrics
         self._latest = time.monotonic()
         self._versions: dict[str, int] = {}
+        self._files: dict[str, Path] = {}
+        self._written: list[Stream] = []
 
     def due(self) -> float | None:
         """Return the seconds until the next merge, 0 or less if it is due; None for never."""
-        return None if self._rule.every is None else self._latest + self._rule.every - time.monotonic()
+        return None if self.rule.every is None else self._latest + self.rule.every - time.monotonic()
 
     def run_if_due(self) -> None:
         """Merge if it is time and a stream has changed since; an error is logged and counted, and changes nothing."""
@@ -118,52 +190,64 @@ class Merging:
         """
         self._latest = began = time.monotonic()
         try:
-            outcome = self._run(began)
-        except RefusedError as error:
-            self._metrics.failed_merges.inc(error.status >= 500)
-            raise
-        except Exception:
-            self._metrics.failed_merges.inc()
+            offer = self.offer()
+            found = fuse(offer.files, self.rule.streams)
+            self.write(found.states.items(), found.learned)
+        except Exception as error:
+            self.drop(failed=not isinstance(error, RefusedError) or error.status >= 500)
             raise
         finally:
             self._latest = time.monotonic()
-        self._metrics.merges.inc()
-        self._metrics.merge_refusals.inc(len(outcome.refused))
+        self.finish(found.judged, found.refused)
+        outcome = found.outcome(offer.changes, began)
         log_event("merge", **asdict(outcome))
         return outcome
 
-    def _chosen(self) -> list[Stream]:
-        return [stream for stream in self._streams.all() if fnmatchcase(stream.name, self._rule.streams)]
+    def offer(self) -> Offer:
+        """Return the states of the streams that may be merged, which are on the disk then.
 
-    def _run(self, began: float) -> MergeOutcome:
+        Raises:
+            RefusedError: 503 if one cannot be written.
+        """
         chosen = self._chosen()
-        files: dict[str, Path] = {}
-        states: dict[str, dict[str, Any]] = {}
-        for stream in chosen:
-            if _takes_part(stream) and (path := _checkpoint(stream)) is not None:
-                state = _read(path, stream)
-                if state is not None and state["counters"]["steps"] > 0:
-                    files[stream.name], states[stream.name] = path, state
-        names = _with_news(states)
-        if len(names) < 2:
-            raise RefusedError(
-                409,
-                f"Expected at least two streams that have adapted since they were last merged, with names like "
-                f"{self._rule.streams!r} and neither pinned nor flagged, but got {len(names)}.",
-            )
-        try:
-            found = merge_states([states[name] for name in names], names=names)
-        except ValueError as error:
-            raise RefusedError(409, f"The streams cannot be merged: {error}") from error
-        refused = [names[place] for place in found.refused]
-        takers = [one for one in chosen if one.name in states and one.name not in refused]
-        _give(takers, states, files, found)
-        for stream in chosen:
-            if stream.name in names:
-                _note(stream, stream.name in refused)
-        self._versions = {stream.name: stream.engine.changes for stream in chosen}
-        left_out = [one.name for one in chosen if one.name not in states]
-        return MergeOutcome([one.name for one in takers], refused, left_out, round(time.monotonic() - began, 3))
+        found = {stream.name: _checkpoint(stream) for stream in chosen if _takes_part(stream)}
+        self._files = {name: path for name, path in found.items() if path is not None}
+        return Offer({stream.name: stream.engine.changes for stream in chosen}, self._files)
+
+    def write(self, takers: Iterable[tuple[str, dict[str, Any]]], learned: dict[str, Any]) -> None:
+        """Write what was merged as the next checkpoint of streams, given with their states; none is changed yet.
+
+        Raises:
+            RefusedError: 503 if one cannot be written; `drop` must follow.
+        """
+        streams = {stream.name: stream for stream in self._chosen()}
+        for name, state in takers:
+            if not streams[name].engine.write_next(with_learned(state, learned)):
+                detail = f"The merged state of {name!r} cannot be written, so no stream was changed."
+                raise RefusedError(503, detail, Retry_After="30")
+            self._written.append(streams[name])
+
+    def finish(self, judged: Iterable[str], refused: Iterable[str]) -> None:
+        """Let the streams of `write` continue with what was merged, and note which were refused."""
+        own = [stream for stream in self._chosen() if stream.name in judged]
+        for stream in self._written:
+            stream.engine.continue_with_next()
+        for stream in own:
+            _note(stream, stream.name in refused)
+        self._metrics.merges.inc()
+        self._metrics.merge_refusals.inc(sum(stream.name in refused for stream in own))
+        self._versions = {stream.name: stream.engine.changes for stream in self._chosen()}
+        self._written = []
+
+    def drop(self, failed: bool = False) -> None:
+        """Remove what `write` has written, and count a failure."""
+        for stream in self._written:
+            stream.engine.drop_next(self._files[stream.name])
+        self._written = []
+        self._metrics.failed_merges.inc(failed)
+
+    def _chosen(self) -> list[Stream]:
+        return [stream for stream in self._streams.all() if self.rule.chooses(stream.name)]
 
 
 def _takes_part(stream: Stream) -> bool:
@@ -181,13 +265,13 @@ def _checkpoint(stream: Stream) -> Path | None:
         return None
 
 
-def _read(path: Path, stream: Stream) -> dict[str, Any] | None:
-    """The state in a checkpoint, whose tensors stay in the file until they are used; None if it is damaged."""
+def read_checkpoint(path: Path, stream: str) -> dict[str, Any] | None:
+    """Return the state in a checkpoint, whose tensors stay in the file until they are used; None if it is damaged."""
     try:
         state: dict[str, Any] = read_state(path, KIND)["adapter"]
         return state
     except (OSError, ValueError) as error:
-        _log.warning("The stream %s is not merged, as its state cannot be read: %s", stream.name, error)
+        _log.warning("The stream %s is not merged, as its state cannot be read: %s", stream, error)
         return None
 
 
@@ -199,23 +283,6 @@ def _with_news(states: dict[str, dict[str, Any]]) -> list[str]:
     }
     all_digests = list(digests.values())
     return [name for name, digest in digests.items() if all_digests.count(digest) == 1]
-
-
-def _give(takers: list[Stream], states: dict[str, dict[str, Any]], files: dict[str, Path], found: Merged) -> None:
-    """Let all streams continue with what was merged, or none."""
-    written: list[Stream] = []
-    try:
-        for stream in takers:
-            if not stream.engine.write_next(with_learned(states[stream.name], found.state)):
-                detail = f"The merged state of {stream.name!r} cannot be written, so no stream was changed."
-                raise RefusedError(503, detail, Retry_After="30")
-            written.append(stream)
-    except BaseException:
-        for stream in written:
-            stream.engine.drop_next(files[stream.name])
-        raise
-    for stream in written:
-        stream.engine.continue_with_next()
 
 
 def _note(stream: Stream, outlier: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 
@@ -25,6 +26,7 @@ _PARAMETERS = {  # what each parameter must be, for error messages
     "since": "a whole number, at least 0 and less than 2**53",
     "stream": "a stream's name of 1 to 64 characters a-z, 0-9, '.', '_' and '-', a letter or digit first",
 }
+_LONGEST_REASON = 500
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
@@ -49,6 +51,8 @@ def error_as_json(request: Request, detail: str, status: int, headers: Mapping[s
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RefusedError)
+    if error.status >= 500:
+        request.state.reason = error.detail
     return error_as_json(request, error.detail, error.status, error.headers)
 
 
@@ -80,7 +84,10 @@ async def _failed(request: Request, _: Exception) -> JSONResponse:
 
 
 class Observed:
-    """Counts and logs every request, and adds the common headers and the request's id to every answer."""
+    """Counts and logs every request, and adds the common headers and the request's id to every answer.
+
+    The line of a request that was answered 5xx is a warning with the reason.
+    """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, routes: set[str]) -> None:
         self.app, self.metrics, self.routes = app, metrics, routes
@@ -105,6 +112,9 @@ class Observed:
 
         try:
             await self.app(scope, receive, observed)
+        except Exception as error:
+            state["reason"] = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+            raise
         finally:
             path = getattr(scope.get("route"), "path", scope["path"])  # of streams the route, not the name
             path = path if path in self.routes else "other"
@@ -112,6 +122,7 @@ class Observed:
             self.metrics.add_request(path, status, seconds)
             log_event(
                 "request",
+                logging.WARNING if status >= 500 else logging.INFO,
                 id=state["request_id"],
                 **({"stream": state["stream"]} if "stream" in state else {}),
                 method=scope["method"][:20],
@@ -119,4 +130,5 @@ class Observed:
                 status=status,
                 images=state["images"],
                 ms=round(1000 * seconds, 1),
+                **({"reason": state["reason"]} if "reason" in state else {}),
             )

@@ -29,6 +29,8 @@ from vcotta._util.ray_address import knock
 from vcotta._util.validation import Count, Settings
 from vcotta.serve.bundle import load_bundle
 from vcotta.serve.claims import Claims
+from vcotta.serve.joint_merge import JointMerge, Reply, merge_now_and_then
+from vcotta.serve.merging import MergeOutcome, MergeRule
 from vcotta.serve.replica import Answered, Front, Replica, ReplicaOptions
 from vcotta.serve.requests import Limits, RefusedError
 
@@ -41,6 +43,11 @@ _ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 _OBJECT_STORE = 256 * 2**20  # bytes; holds requests and answers on their way, and goes to the disk beyond that
 _STOP_SECONDS = 120.0  # to answer open requests and save the states
 _ANY_SECONDS = 10.0  # until a request that needs no stream must be answered
+_MERGE_SECONDS = 300.0  # until a replica must have written its states, or what was merged
+_UNKNOWN = (
+    "No answer came from the replica of this request, which may be lost, so it is not known whether it learned "
+    "from the images. Another one continues from the stream's latest checkpoint."
+)
 
 
 @dataclass(frozen=True)
@@ -93,10 +100,15 @@ class Fleet:
         options: How many, and where.
         replica: What a replica needs.
         state: Folder of the states; those of each bundle have a folder of their own there.
+        merging: Which streams are merged, and how often.
     """
 
-    def __init__(self, options: FleetOptions, replica: ReplicaOptions, state: Path) -> None:
+    def __init__(
+        self, options: FleetOptions, replica: ReplicaOptions, state: Path, merging: MergeRule | None = None
+    ) -> None:
         self.options, self.replica, self.state = options, replica, state
+        self.merging = merging or MergeRule()
+        self._joint, self._folder = JointMerge(self._order_all, self.merging), state
         self._handle: Any = None
         self._changing = threading.Lock()
         self._held, self._folders = ExitStack(), set[Path]()
@@ -113,10 +125,13 @@ class Fleet:
         from ray.serve.config import RequestRouterConfig
 
         with self._changing:
-            load_bundle(bundle).build_network(self.replica.service.get("trusted"))  # before a replica fails to
+            loaded = load_bundle(bundle)
+            loaded.build_network(self.replica.service.get("trusted"))  # before a replica fails to
+            self.merging.check(loaded.method)
             folder, kept = _keep_bundle(bundle, self.state)
             router: Any = _ROUTER
-            needs = replace(self.replica, bundle=kept, service={**self.replica.service, "state": folder})
+            own = {"state": folder, "merging": replace(self.merging, every=None)}  # a replica merges nothing alone
+            needs = replace(self.replica, bundle=kept, service={**self.replica.service, **own})
             if folder not in self._folders:
                 self._held.enter_context(locked(folder / ".lock", _BUSY.format(folder)))
                 self._folders.add(folder)
@@ -133,7 +148,18 @@ class Fleet:
                 **self.options.deployment(),
             )
             self._handle = serve.run(deployment.bind(needs), name=_NAME, route_prefix=None)
+            self._folder = folder
         return folder
+
+    def merge(self) -> MergeOutcome:
+        """Merge the streams of all replicas; for errors see `JointMerge.run`."""
+        outcome = self._merge(only_changed=False)
+        assert outcome is not None
+        return outcome
+
+    def merge_changed(self) -> None:
+        """Merge the streams of all replicas, if one has changed since the latest merge; errors as for `merge`."""
+        self._merge(only_changed=True)
 
     def close(self) -> None:
         """Give up the folders of the states, which no replica uses any more."""
@@ -155,6 +181,22 @@ class Fleet:
             raise RefusedError(503, "No replica is running. Try again in a moment.", Retry_After="1")
         return dict(sorted(found))
 
+    def _merge(self, only_changed: bool) -> MergeOutcome | None:
+        if not self._changing.acquire(timeout=_ANY_SECONDS):
+            detail = "The bundle is being updated, or streams are being merged. Try again later."
+            raise RefusedError(503, detail, Retry_After="30")
+        try:
+            return self._joint.run(self._folder, only_changed)
+        finally:
+            self._changing.release()
+
+    def _order_all(self, order: str, merge: str, *details: Any) -> list[Reply]:
+        with _lost_is_refused("A replica did not answer during a merge, and may be lost. Look at the list of streams."):
+            found: list[Reply] = self._handle.broadcast("follow", order, merge, *details).results(
+                timeout_s=_MERGE_SECONDS
+            )
+        return found
+
 
 @contextmanager
 def fleet_front(fleet: Fleet, bundle: Path, limits: Limits) -> Iterator[Front]:
@@ -168,10 +210,11 @@ def fleet_front(fleet: Fleet, bundle: Path, limits: Limits) -> Iterator[Front]:
     with ExitStack() as held:
         held.enter_context(locked(fleet.state / ".lock", _BUSY.format(fleet.state)))
         held.callback(fleet.close)
-        load_bundle(bundle)  # fails sooner than a cluster starts
+        fleet.merging.check(load_bundle(bundle).method)  # fails sooner than a cluster starts
         held.enter_context(_connected(fleet.options))
         fleet.deploy(bundle)
-        yield Front(fleet.ask, fleet.ask_all, limits)
+        with merge_now_and_then(fleet.merge_changed, fleet.merging.every):
+            yield Front(fleet.ask, fleet.ask_all, limits, fleet.merge, fleet.replica.tokens)
 
 
 @contextmanager
@@ -272,7 +315,7 @@ def _delete(serve: Any) -> None:
 
 
 @contextmanager
-def _lost_is_refused() -> Iterator[None]:
+def _lost_is_refused(detail: str = _UNKNOWN) -> Iterator[None]:
     from ray.exceptions import RayError
     from ray.serve.exceptions import RayServeException
 
@@ -280,9 +323,4 @@ def _lost_is_refused() -> Iterator[None]:
         yield
     except (RayError, RayServeException, TimeoutError) as error:
         _log.warning("A request was not answered: %s", " ".join(str(error).split())[:200])
-        raise RefusedError(
-            503,
-            "No answer came from the replica of this request, which may be lost, so it is not known whether it learned "
-            "from the images. Another one continues from the stream's latest checkpoint.",
-            Retry_After="1",
-        ) from error
+        raise RefusedError(503, detail, Retry_After="1") from error

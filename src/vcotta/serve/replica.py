@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,11 +27,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vcotta.serve.admission import Admission
 from vcotta.serve.app import create_app
-from vcotta.serve.auth import Tokens
+from vcotta.serve.auth import Auth, Tokens
 from vcotta.serve.bundle import load_bundle
+from vcotta.serve.joint_merge import MergeMember, Reply
 from vcotta.serve.logs import log_event, log_to, request_id, safe_path
+from vcotta.serve.merging import MergeOutcome
 from vcotta.serve.observed import HEADERS, error_as_json
 from vcotta.serve.oip import HEADER_LENGTH
+from vcotta.serve.predicting import only
 from vcotta.serve.requests import Limits, RefusedError, discard, read_body
 from vcotta.serve.service import Service
 from vcotta.serve.streams import DEFAULT
@@ -39,6 +43,7 @@ __all__ = ["Answered", "Front", "Replica", "ReplicaOptions", "merge_metrics", "m
 
 _HAND_OVER_SECONDS = 10.0  # that a request waits for its stream
 _ASK_SECONDS = 0.1
+_log = logging.getLogger("vcotta.serve")
 _PASSED_ON = ("type", "http_version", "method", "scheme", "path", "raw_path", "query_string", "client", "server")
 
 Answered = tuple[int, list[tuple[bytes, bytes]], bytes]
@@ -76,6 +81,7 @@ class Replica:
         bundle = load_bundle(options.bundle)
         self._service = self._held.enter_context(Service(bundle, shared=True, **options.service))
         self._app: ASGIApp = create_app(self._service, options.tokens, options.name)
+        self._member = MergeMember(self._service.join_merge, bundle.sha256)
 
     def __del__(self) -> None:  # called by Ray Serve when the open requests are answered
         self._held.close()
@@ -94,6 +100,10 @@ class Replica:
     async def answer_as(self, scope: Scope) -> tuple[str, Answered]:
         """Answer a request that needs no stream; return this replica's name, too."""
         return f"{socket.gethostname()}-{os.getpid()}", await run_request(self._app, scope, b"")
+
+    async def follow(self, order: str, merge: str, *details: Any) -> Reply:
+        """Follow an order of a merge of all replicas, see `MergeMember.follow`."""
+        return await self._member.follow(order, merge, *details)
 
     async def _wait_for(self, stream: str) -> None:
         try:
@@ -124,6 +134,7 @@ async def run_request(app: ASGIApp, scope: Scope, body: bytes) -> Answered:
     try:
         await app({**scope, "asgi": {"version": "3.0"}}, receive, send)
     except Exception:  # starlette raises it again after it was answered, for the server's log
+        _log.exception("A request failed for a reason that nothing foresaw")
         if not parts:
             raise
     return status, headers, b"".join(parts)
@@ -196,6 +207,8 @@ class Front:
         ask_all: Sends a request to all replicas; returns the answers by the replicas' names.
         limits: Bounds on requests. No more bodies are read at once than one server would read, and those that wait for
             an answer have no more bytes together than these may have.
+        merge: Merges the streams of all replicas; None if that cannot be asked for here.
+        tokens: As for `create_app`; the one for all streams is needed for a merge.
     """
 
     def __init__(
@@ -203,8 +216,11 @@ class Front:
         ask: Callable[[Scope, bytes, str | None], Awaitable[Answered]],
         ask_all: Callable[[Scope], Awaitable[dict[str, Answered]]],
         limits: Limits,
+        merge: Callable[[], MergeOutcome] | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
         self._ask, self._ask_all, self._limits = ask, ask_all, limits
+        self._merge, self._auth = merge, Auth(tokens)
         self._admission = Admission(limits.requests)
         self._waiting, self._most_waiting = 0, limits.requests * limits.body  # bytes
 
@@ -219,7 +235,16 @@ class Front:
         except RefusedError as error:
             await discard(request, self._limits)
             path = safe_path(scope["path"])
-            log_event("request", id=identity, method=scope["method"][:20], path=path, status=error.status)
+            failed = error.status >= 500
+            log_event(
+                "request",
+                logging.WARNING if failed else logging.INFO,
+                id=identity,
+                method=scope["method"][:20],
+                path=path,
+                status=error.status,
+                **({"reason": error.detail} if failed else {}),
+            )
             response = error_as_json(request, error.detail, error.status, error.headers)
             headers = [*response.raw_headers, *HEADERS, (b"x-request-id", identity.encode())]
             status, body = error.status, bytes(response.body)
@@ -243,6 +268,12 @@ class Front:
                 return bad
             merged = merge_streams([json.loads(body) for _, _, body in answers])
             return _like(answers[0], json.dumps(merged, separators=(",", ":")).encode(), "application/json")
+        if path == "/v1/merge" and request.method == "POST" and self._merge is not None:
+            only(request)
+            self._auth.check(request.headers)
+            outcome = await asyncio.to_thread(self._merge)
+            log_event("request", id=identity, method="POST", path=path, status=200)
+            return _new(outcome.as_json(), identity)
         stream = stream_of(path)
         with self._admission.admit(stream or ""):
             body = await read_body(request, self._limits)
@@ -256,6 +287,12 @@ class Front:
             return await self._ask(scope, body, stream)
         finally:
             self._waiting -= len(body)
+
+
+def _new(body: bytes, identity: str) -> Answered:
+    """An answer in JSON that no replica has made."""
+    about = [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
+    return 200, [*about, *HEADERS, (b"x-request-id", identity.encode())], body
 
 
 def _like(answer: Answered, body: bytes, kind: str) -> Answered:

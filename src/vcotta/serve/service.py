@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from vcotta.serve.bundle import Bundle
 from vcotta.serve.claims import LOOK_SECONDS
 from vcotta.serve.engine import Engine, StateLostError
 from vcotta.serve.jobs import Job, Served, nothing_served, refuse, stopping
+from vcotta.serve.joint_merge import MergePart
 from vcotta.serve.logs import log_event
 from vcotta.serve.merging import MergeRule, Merging
 from vcotta.serve.metrics import Metrics
@@ -90,6 +92,7 @@ class Service:
         self.metrics.describe(version=__version__, method=bundle.method, bundle=bundle.sha256[:12])
         self.metrics.watch(self)
         self._schedule = Schedule(self.pool, wait)
+        self._parts: deque[MergePart] = deque()
         self._ready = threading.Condition()
         self._stopping = False
         self._worker = threading.Thread(target=self._work, name="vcotta-adapter", daemon=True)
@@ -218,14 +221,27 @@ class Service:
         return self._act(name, export)[0]
 
     def merge(self) -> Future[Served]:
-        """Merge what streams have learned, in turn; the answer's body is a `MergeOutcome`. Errors as for `predict`."""
+        """Merge what streams have learned, in turn; the answer's body is a `MergeOutcome`. Errors as for `predict`.
+
+        Where other processes share the streams, 409: see `join_merge`.
+        """
         if self.shared:
-            raise RefusedError(409, "Each replica has a part of the streams. Export them and use `vcotta merge`.")
+            raise RefusedError(409, "This process has a part of the streams only, and merges none alone.")
 
         def merge(stream: Stream) -> Served:
             return replace(nothing_served(stream.engine.changes), body=self._merging.run().as_json())
 
         return self._act(DEFAULT, merge)[0]
+
+    def join_merge(self) -> MergePart:
+        """Let the worker follow the orders of a merge of several processes, after the batch it serves now."""
+        part = MergePart()
+        with self._ready:
+            if not self.alive:
+                raise stopping()
+            self._parts.append(part)
+            self._ready.notify()
+        return part
 
     def delete(self, name: str) -> Future[Served]:
         """Delete a stream after the requests that wait; later ones are refused. Errors as for `predict`."""
@@ -275,6 +291,8 @@ class Service:
             for stream in self.streams.all():
                 for job in self._schedule.clear(stream):
                     job.future.set_exception(stopping())
+            for part in self._parts:
+                part.close()
             self._ready.notify()
 
     # Called by the worker only.
@@ -284,6 +302,7 @@ class Service:
             self._serve_all()
         finally:  # however the worker ends, no request waits for ever
             self._stop()
+        self._follow_merges()
         for stream in self.streams.all():
             if not stream.engine.saved:
                 stream.engine.save()
@@ -299,6 +318,7 @@ class Service:
                         _log.exception("A batch could not be served")
                     refuse(jobs, error)
             self._merging.run_if_due()
+            self._follow_merges()
             self._save_due()
             self.streams.hand_over_asked(self._ready)
 
@@ -311,6 +331,8 @@ class Service:
                     return found
                 if self._stopping:
                     return None
+                if self._parts:
+                    return ()
                 checkpoint, merge = self._due(), self._merging.due()
                 soonest = min((one for one in (checkpoint and checkpoint[0], merge) if one is not None), default=None)
                 if soonest is not None and soonest <= 0:
@@ -324,6 +346,15 @@ class Service:
         """The stream whose checkpoint is due first, and in how many seconds."""
         found = ((stream.engine.due(), stream) for stream in self.streams.all())
         return min(((due, stream) for due, stream in found if due is not None), key=lambda pair: pair[0], default=None)
+
+    def _follow_merges(self) -> None:
+        """Do this process's part of merges, each until its end."""
+        while self._parts:
+            with self._ready:
+                self.streams.take_free(self._merging.rule.chooses)
+            self._parts[0].follow(self._merging)
+            with self._ready:
+                self._parts.popleft()  # until then `_stop` may end it
 
     def _save_due(self) -> None:
         """Save the state that is most overdue: one between two batches, so that requests do not wait for all."""

@@ -11,11 +11,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from vcotta._util.files import write_json
 from vcotta._util.validation import Count, Settings
+from vcotta.runs.checkpoints import newest_checkpoint
 from vcotta.serve.adapters import Adapters
 from vcotta.serve.claims import Claims
 from vcotta.serve.comparison import Comparison
@@ -225,6 +227,13 @@ class Streams:
         self._streams[name] = self._make(name)
         return self._streams[name], True
 
+    def take_free(self, chooses: Callable[[str], bool]) -> None:
+        """Take the streams with a chosen name that have adapted and that no process uses."""
+        for name in [] if self._claims is None else [DEFAULT, *self._kept()]:
+            if name not in self._streams and chooses(name) and self._has_adapted(name):
+                with suppress(RefusedError):  # another process uses it
+                    self._take_kept(name)
+
     def ask_for(self, name: str) -> bool:
         """Return whether no other process uses a stream; ask the one that does to hand it over."""
         return self._claims is None or self._claims.ask(check_name(name))
@@ -300,10 +309,14 @@ class Streams:
 
     def _count(self) -> int:
         """How many streams there are, those that other processes use included."""
-        names = {DEFAULT, *self._streams}
-        if self._claims is not None and self._state is not None and (folder := self._state / _FOLDER).is_dir():
-            names |= {path.name for path in folder.iterdir() if _NAME.fullmatch(path.name)}
-        return len(names)
+        kept = [] if self._claims is None else self._kept()
+        return len({DEFAULT, *self._streams, *kept})
+
+    def _kept(self) -> list[str]:
+        """The names of the streams on the disk, without the default one."""
+        if self._state is None or not (folder := self._state / _FOLDER).is_dir():
+            return []
+        return sorted(path.name for path in folder.iterdir() if _NAME.fullmatch(path.name))
 
     def _take_kept(self, name: str) -> Stream | None:
         """Take a stream of the shared folder, if there is one; raise `RefusedError` (503) if another process has it."""
@@ -320,6 +333,10 @@ class Streams:
     def _is_kept(self, name: str) -> bool:
         folder = self._folder(name)
         return name == DEFAULT or (folder is not None and folder.is_dir())
+
+    def _has_adapted(self, name: str) -> bool:
+        folder = self._folder(name)
+        return folder is not None and newest_checkpoint(folder) > 0
 
     def _folder(self, name: str) -> Path | None:
         return self._state if name == DEFAULT or self._state is None else self._state / _FOLDER / name
