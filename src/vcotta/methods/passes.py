@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vcotta.methods.guard import Watch
 from vcotta.methods.parts.layers import catch_features
-from vcotta.nn.batch_norm import keep_views_apart, use_batch_statistics
+from vcotta.nn.batch_norm import correcting, keep_views_apart, use_batch_statistics
 from vcotta.nn.class_statistics import Look
 from vcotta.nn.optim import OptimizerName, make_optimizer
 from vcotta.nn.pooled_statistics import Corrected
@@ -51,8 +51,8 @@ class Passes:
         look = self._inferred if batch_statistics and not replayed else None
         self._notes["forwards"] += 1
         if look is not None and self._corrects_itself(net):
-            use_batch_statistics(net, True, correction=look.correction)
-            return self.runtime.forward(net, images)
+            with correcting(net, look.correction):
+                return self.runtime.forward(net, images)
         use_batch_statistics(net, batch_statistics and look is None and len(images) > 1)
         with nullcontext() if look is None else Corrected(look.correction):
             return current().split(lambda rows: self.runtime.forward(net, rows), images)
