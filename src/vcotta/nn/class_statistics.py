@@ -147,7 +147,7 @@ class ClassStatistics:
         with first:
             log_probs, mixed = label(forward().log_softmax(-1))
         who = _in_groups(log_probs.exp().nan_to_num(0.0))
-        rows = first.rows(images)
+        rows = first.rows
         before = who.new_zeros(who.shape[1], rows.shape[1]) if self.memory is None else self.memory
         memory = before * _keep(before, who.T @ rows, first.features)
         diversity = class_diversity(who.mean(0), images)
@@ -157,7 +157,7 @@ class ClassStatistics:
         pool = Pool(per_image, self._shares(share, images), by_class @ memory, self.known)
         with pool:
             logits = forward()
-        new = math.exp(-images / MEMORY) * memory + who.T @ pool.rows(images)
+        new = math.exp(-images / MEMORY) * memory + who.T @ pool.rows
         sound = log_probs.isfinite().all() & new.isfinite().all()  # a broken batch is not remembered
         memory = torch.where(sound, new, before)
         return Look(log_probs, logits, diversity, mixed, share, pool.correction(), memory)
