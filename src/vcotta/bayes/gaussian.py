@@ -57,7 +57,8 @@ def kl_divergence(q: nn.Module, p: nn.Module, *, compiled: bool = False) -> Tens
         >>> kl_divergence(net, net).item()
         0.0
     """
-    posterior, prior = _checked(q), _checked(p, like=q)
+    posterior = _checked(q)
+    prior = _checked(p, like=posterior)
     if any(tensor.requires_grad for _, mean, rho in prior for tensor in (mean, rho)):
         terms = [
             gaussian_kl(mean_q, F.softplus(rho_q), mean_p, F.softplus(rho_p))
@@ -94,20 +95,18 @@ def kl_to_priors(
     """
     posterior = _checked(q)
     weights = [weight.reshape(()) if isinstance(weight, Tensor) else weight for weight, _ in priors]
-    checked = [_checked(prior, like=q) for _, prior in priors]
+    checked = [_checked(prior, like=posterior) for _, prior in priors]
     return _kl_to_frozen(posterior, list(zip(weights, checked, strict=True)), compiled)
 
 
 _Parameters = list[tuple[str, Tensor, Tensor]]
 
 
-def _checked(net: nn.Module, like: nn.Module | None = None) -> _Parameters:
-    """The variational parameters of a network; raises if it has none, or other shapes than ``like``."""
+def _checked(net: nn.Module, like: _Parameters | None = None) -> _Parameters:
+    """The variational parameters of a network; raises if there are none, or other shapes than ``like``."""
     found = list(variational_parameters(net))
     if like is not None:
-        shapes, expected = (
-            [(name, tuple(mean.shape)) for name, mean, _ in variational_parameters(n)] for n in (net, like)
-        )
+        shapes, expected = ([(name, tuple(mean.shape)) for name, mean, _ in each] for each in (found, like))
         if shapes != expected:
             differing = next((b for a, b in zip(shapes, expected, strict=False) if a != b), None)
             raise ValueError(
