@@ -42,9 +42,9 @@ class OpenedVCoTTA(VCoTTA):
         self.seen = {"source": source[0], "teacher": teacher[0], "alpha": alpha.squeeze(-1)}
         return super()._target(source, teacher, alpha)
 
-    def _update(self, images: Tensor, log_target: Tensor, alpha: Tensor) -> None:
+    def _update(self, images: Tensor, log_target: Tensor, kl: Tensor) -> None:
         self.seen["target"] = log_target
-        super()._update(images, log_target, alpha)
+        super()._update(images, log_target, kl)
 
 
 def opened_step(adapter: OpenedVCoTTA, images: Tensor, labels: Tensor) -> dict[str, Any]:

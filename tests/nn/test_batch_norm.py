@@ -9,6 +9,7 @@ from vcotta.nn.batch_norm import (
     MixedStatistics,
     RobustBatchNorm,
     SavedStatistics,
+    correcting,
     freeze_statistics,
     join_views,
     keep_views_apart,
@@ -174,8 +175,8 @@ def test_each_view_is_corrected_after_its_own_statistics() -> None:
     assert keep_views_apart(net)
     use_batch_statistics(net, True, 4, correction)
     assert torch.allclose(net(views.flatten(0, 1)).unflatten(0, (4, 5)), torch.stack(alone), atol=1e-5)
-    use_batch_statistics(net, True, 1, correction)
-    assert torch.equal(net(views[2]), alone[2])
+    with correcting(net, correction):
+        assert torch.equal(net(views[2]), alone[2])
     use_batch_statistics(net, True)
     assert not torch.allclose(net(views[2]), alone[2], atol=1e-2)
 
@@ -184,8 +185,8 @@ def test_a_correction_of_one_value_per_channel_uses_the_sources_statistics() -> 
     net, x = norm_with_source(nn.BatchNorm2d(3)), torch.rand(1, 3, 1, 1)
     expected = net(x)
     assert keep_views_apart(net)
-    use_batch_statistics(net, True, 1, [(torch.rand(3) + 0.5, torch.rand(3))])
-    assert torch.equal(net(x), expected)
+    with correcting(net, [(torch.rand(3) + 0.5, torch.rand(3))]):
+        assert torch.equal(net(x), expected)
 
 
 @pytest.mark.parametrize("affine", [True, False])

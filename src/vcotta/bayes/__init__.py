@@ -3,7 +3,7 @@
 from vcotta.bayes.attention import VariationalMultiheadAttention
 from vcotta.bayes.convert import to_point, to_variational
 from vcotta.bayes.fusion import fuse_gaussians
-from vcotta.bayes.gaussian import gaussian_kl, inverse_softplus, kl_divergence, mixture_kl_bound
+from vcotta.bayes.gaussian import gaussian_kl, inverse_softplus, kl_divergence, kl_to_priors, mixture_kl_bound
 from vcotta.bayes.layers import (
     VariationalConv1d,
     VariationalConv2d,
@@ -29,6 +29,7 @@ __all__ = [
     "is_variational",
     "is_warmed_file",
     "kl_divergence",
+    "kl_to_priors",
     "load_warmed",
     "mixture_kl_bound",
     "sampling",

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vcotta.methods.guard import Watch
 from vcotta.methods.parts.layers import catch_features
-from vcotta.nn.batch_norm import keep_views_apart, use_batch_statistics
+from vcotta.nn.batch_norm import correcting, keep_views_apart, use_batch_statistics
 from vcotta.nn.class_statistics import Look
 from vcotta.nn.optim import OptimizerName, make_optimizer
 from vcotta.nn.pooled_statistics import Corrected
@@ -51,8 +51,8 @@ class Passes:
         look = self._inferred if batch_statistics and not replayed else None
         self._notes["forwards"] += 1
         if look is not None and self._corrects_itself(net):
-            use_batch_statistics(net, True, correction=look.correction)
-            return self.runtime.forward(net, images)
+            with correcting(net, look.correction):
+                return self.runtime.forward(net, images)
         use_batch_statistics(net, batch_statistics and look is None and len(images) > 1)
         with nullcontext() if look is None else Corrected(look.correction):
             return current().split(lambda rows: self.runtime.forward(net, rows), images)
@@ -79,10 +79,7 @@ class Passes:
         is compiled for the shape of the first batch, or that of `compile_for`; batches of other shapes run uncompiled.
         """
         count, batch = views.shape[:2]
-        together = self.runtime.compile and batch > 1
-        if together:
-            self._compiled_shape = tuple(views.shape[1:]) if self._compiled_shape is None else self._compiled_shape
-            together = self._compiled_shape == tuple(views.shape[1:])
+        together = self._compiles(views.shape[1:])
         if current().is_shared:  # one exchange of statistics for all views instead of one for each
             together = batch > 1
         together = together and (self._inferred is None or self._in_order)
@@ -99,6 +96,13 @@ class Passes:
             output = current().split(forward, part.flatten(0, 1), len(part))
             outputs.append(output.unflatten(0, (len(part), batch)))
         return torch.cat(outputs)
+
+    def _compiles(self, shape: Sequence[int]) -> bool:
+        """Whether passes on a batch of this shape are compiled; the first batch of two images or more decides."""
+        if not self.runtime.compile or shape[0] == 1:
+            return False
+        self._compiled_shape = tuple(shape) if self._compiled_shape is None else self._compiled_shape
+        return self._compiled_shape == tuple(shape)
 
     def compile_for(self, shape: Sequence[int]) -> None:
         """Compile (``Runtime.compile``) for batches of this shape instead of that of the first batch."""

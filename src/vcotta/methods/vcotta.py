@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta._util.validation import Count, NonNegative, NonNegativeInt, Positive, UnitInterval
-from vcotta.bayes import kl_divergence, mixture_kl_bound, sampling, variational_parameters
+from vcotta.bayes import kl_divergence, kl_to_priors, sampling, variational_parameters
 from vcotta.methods.base import Adapter, OptimizerName
 from vcotta.methods.card import Card
 from vcotta.methods.class_mix import LATER, StreamSettings
@@ -203,9 +203,9 @@ class VCoTTA(Adapter):
             target = self._target(source, teacher, alpha)
             if self.config.label_prior and (labels := self.infer_labels(prediction)):
                 target = (target + labels.correction).log_softmax(-1)
-            drift = self.drift()
-            self.watch(source[0], teacher[0], drift)
-        self._update(images, target, alpha.mean())
+        kl, drift = self._divergences(alpha.mean())
+        self.watch(source[0], teacher[0], drift)
+        self._update(images, target, kl)
         self.note(
             alpha=alpha.mean(),
             prediction_alpha=share.mean(),
@@ -234,6 +234,13 @@ class VCoTTA(Adapter):
         """KL(student || source) in nats per weight that adapts."""
         student = self.networks["student"]
         return kl_divergence(student, self.start, compiled=bool(self.runtime.compile)) / self._dimensions
+
+    def _divergences(self, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss's divergence to the mixture of priors, as ``kl_weight`` or ``kl_lambda`` say, and `drift`."""
+        config, priors = self.config, [(alpha, self.start), (1 - alpha, self.networks["teacher"])]
+        kl, parts = kl_to_priors(self.networks["student"], priors, compiled=bool(self.runtime.compile))
+        kl = kl / config.kl_lambda if config.kl_weight is None else config.kl_weight * kl / self._dimensions
+        return kl, parts[0] / self._dimensions
 
     def _log_probs(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities of source and teacher, (1 + views, batch, classes), each view with its own statistics.
@@ -296,8 +303,8 @@ class VCoTTA(Adapter):
             logits = self.logits(student, images)
         return logits.log_softmax(-1)
 
-    def _update(self, images: Tensor, log_target: Tensor, alpha: Tensor) -> None:
-        """One step of the student on cross-entropy and divergence, then the teacher's average."""
+    def _update(self, images: Tensor, log_target: Tensor, kl: Tensor) -> None:
+        """One step of the student on cross-entropy and `_divergences`, then the teacher's average."""
         config, student, teacher = self.config, self.networks["student"], self.networks["teacher"]
         if config.mixup:
             partner, share = torch.randperm(len(images)), torch.rand(())
@@ -309,12 +316,9 @@ class VCoTTA(Adapter):
             inputs.append(self.runtime.place_images(random_view(images, flip=config.flip, per_image=True)))
         distance = cross_entropy if config.loss == "ce" else symmetric_cross_entropy
         fit = torch.stack([distance(log_target, self._student_log_probs(x)).mean() for x in inputs]).mean()
-        compiled = bool(self.runtime.compile)
-        kl = mixture_kl_bound(student, self.start, teacher, alpha, compiled=compiled)
-        kl = kl / config.kl_lambda if config.kl_weight is None else config.kl_weight * kl / self._dimensions
         self.note(fit=fit.detach(), kl=kl.detach())
         beta = config.beta ** self._scale_step(len(images))
-        update_teacher(teacher, student, beta, self.minimise(fit + kl), compiled=compiled)
+        update_teacher(teacher, student, beta, self.minimise(fit + kl), compiled=bool(self.runtime.compile))
 
     def _scale_step(self, count: int) -> float:
         """Set the step size for this batch, and return its share of that of a full one, see ``full_batch``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ __all__ = [
     "RobustBatchNorm",
     "SavedStatistics",
     "batch_norms",
+    "correcting",
     "freeze_statistics",
     "join_views",
     "keep_views_apart",
@@ -59,12 +60,63 @@ def use_batch_statistics(net: nn.Module, batch: bool, views: int = 1, correction
         correction: What each layer does next, see `vcotta.nn.class_statistics`. More than one view, or a correction,
             needs `keep_views_apart`.
     """
-    layers = iter(correction or [])
-    for norm in batch_norms(net):
+    norms = list(batch_norms(net))
+    for norm in norms:
         norm.training = batch
         if isinstance(norm, _ViewBatchNorm2d):
-            norm.views = views
-            norm.correct(next(layers) if correction and norm.running_mean is not None else None)
+            norm.views, norm.corrected = views, bool(correction) and norm.running_mean is not None
+    if correction:
+        _hand_out([norm for norm in norms if isinstance(norm, _ViewBatchNorm2d) and norm.corrected], correction)
+
+
+def _hand_out(norms: Sequence[_ViewBatchNorm2d], correction: Correction) -> None:
+    """Copy to each layer its correction, unless it has it already."""
+    given = [(norm, own) for norm, own in zip(norms, correction, strict=True) if own is not vars(norm).get("_latest")]
+    for norm, own in given:
+        norm.make_room(own)
+        vars(norm)["_latest"] = own
+    if given:
+        kept = [tensor for norm, _ in given for tensor in (norm.scale, norm.offset)]
+        torch._foreach_copy_(kept, [tensor for _, own in given for tensor in own])
+
+
+@contextmanager
+def correcting(net: nn.Module, correction: Correction) -> Iterator[None]:
+    """Inside the block each layer normalises a batch by its own statistics, and then corrects it.
+
+    `vcotta.nn.pooled_statistics.Corrected` of one view without compilation, to the bit, for layers that run once each,
+    in the order in which the network lists them. Call `keep_views_apart` first. Corrections and the layers' own weights
+    are multiplied for all layers together, since each such operation on a few hundred numbers costs the host as much as
+    one on an image.
+    """
+    use_batch_statistics(net, True)
+    norms = [norm for norm in batch_norms(net) if norm.running_mean is not None]
+    for norm, *combined in zip(norms, *_combined(norms, correction), strict=True):
+        vars(norm)["combined"] = combined
+    try:
+        yield
+    finally:
+        for norm in norms:
+            vars(norm).pop("combined", None)  # it may carry a graph, which cannot be copied with the layer
+
+
+def _combined(norms: Sequence[_BatchNorm], correction: Correction) -> list[tuple[Tensor, ...]]:
+    """Scales and offsets, by layer, of corrections that are followed by the layers' own weights and biases."""
+    scale, offset = (torch.cat(parts) for parts in zip(*correction, strict=True))
+    if any(norm.affine for norm in norms):
+        pairs = [
+            (norm.weight, norm.bias) if norm.affine else _identity(own)
+            for norm, own in zip(norms, correction, strict=True)
+        ]
+        weight, bias = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        scale, offset = scale * weight, offset * weight + bias
+    sizes = [len(own) for own, _ in correction]
+    return [scale.split(sizes), offset.split(sizes)]
+
+
+def _identity(correction: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a layer that has none."""
+    return torch.ones_like(correction[0]), torch.zeros_like(correction[1])
 
 
 @contextmanager
@@ -188,26 +240,25 @@ class _ViewBatchNorm2d(nn.BatchNorm2d):
 
     views: int = 1
     corrected: bool = False
+    combined: Sequence[Tensor] | None = None  # scale and offset in place of weight and bias, see `correcting`
     scale: Tensor  # plain attributes, always the same tensors, so that compiled code stays valid
     offset: Tensor
 
-    def correct(self, correction: tuple[Tensor, Tensor] | None) -> None:
-        """Scale and shift what was normalised, before weight and bias; None for not."""
-        self.corrected = correction is not None
-        if correction is None or correction is vars(self).get("_latest"):
-            return
+    def make_room(self, correction: tuple[Tensor, Tensor]) -> None:
+        """Have tensors for a correction: scale and offset of what was normalised, before weight and bias."""
         if "scale" not in vars(self) or self.scale.device != correction[0].device:
             self.scale, self.offset = (torch.empty_like(tensor) for tensor in correction)
-        self.scale.copy_(correction[0])
-        self.offset.copy_(correction[1])
-        self._latest = correction
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.combined is not None:
+            if x.numel() == x.shape[1]:  # one value per channel has no variance: the source's statistics are used
+                source = self.running_mean, self.running_var
+                return F.batch_norm(x, *source, self.weight, self.bias, False, 0.0, self.eps)
+            scale, offset = self.combined
+            return F.batch_norm(x, None, None, scale, offset, True, 0.0, self.eps)
         if not self.training or (self.views == 1 and not self.corrected):
             plain: Tensor = super().forward(x)
             return plain
-        if self.views == 1 and not torch.compiler.is_compiling() and not current().is_shared:
-            return self._corrected(x)
         channels = (1, 1, -1, 1, 1)
         parts = _at_least_float32(x).unflatten(0, (self.views, -1))
         known, sharing = self.running_mean, current()
@@ -227,15 +278,6 @@ class _ViewBatchNorm2d(nn.BatchNorm2d):
             offset = offset * self.weight.view(channels) + self.bias.view(channels)
         normalised: Tensor = (parts * scale + offset).flatten(0, 1).to(x.dtype)
         return normalised
-
-    def _corrected(self, x: Tensor) -> Tensor:
-        """`vcotta.nn.pooled_statistics.Corrected` of one view, to the bit."""
-        if x.numel() == x.shape[1]:  # one value per channel has no variance
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        scale, offset = self.scale, self.offset
-        if self.affine:
-            scale, offset = scale * self.weight, offset * self.weight + self.bias
-        return F.batch_norm(x, None, None, scale, offset, True, 0.0, self.eps)
 
 
 class RobustBatchNorm(_BatchNorm):
@@ -314,7 +356,7 @@ def join_views(net: nn.Module) -> None:
     for norm in batch_norms(net):
         if type(norm) is _ViewBatchNorm2d:
             norm.__class__ = nn.BatchNorm2d  # type: ignore[assignment]
-            for name in ("views", "corrected", "scale", "offset", "_latest"):
+            for name in ("views", "corrected", "combined", "scale", "offset", "_latest"):
                 vars(norm).pop(name, None)
 
 

@@ -80,7 +80,7 @@ class ScaledAdam(torch.optim.Adam):
             first, second, counts = (
                 [self.state[tensor][name] for tensor in tensors] for name in ("exp_avg", "exp_avg_sq", "step")
             )
-            moves = [torch.zeros_like(tensor) for tensor in tensors]
+            moves = _zeros_like(tensors)
             adam(
                 moves,
                 gradients,
@@ -111,7 +111,7 @@ class ScaledSGD(torch.optim.SGD):
         """Move every tensor that has a gradient, unless ``found_inf`` forbids it."""
         for group in self.param_groups:
             tensors, scales, gradients = _with_gradient(group)
-            moves = [torch.zeros_like(tensor) for tensor in tensors]
+            moves = _zeros_like(tensors)
             sgd(
                 moves,
                 gradients,
@@ -136,6 +136,14 @@ def _with_gradient(group: dict[str, Any]) -> tuple[list[Tensor], list[float], li
     if group["weight_decay"]:
         gradients = list(torch._foreach_add(gradients, tensors, alpha=group["weight_decay"]))
     return tensors, [scale for _, scale in pairs], gradients
+
+
+def _zeros_like(tensors: list[Tensor]) -> list[Tensor]:
+    """Zeros in the shape and layout of each tensor, filled together."""
+    zeros = [torch.empty_like(tensor) for tensor in tensors]
+    if zeros:
+        torch._foreach_zero_(zeros)
+    return zeros
 
 
 def _add_scaled(tensors: list[Tensor], moves: list[Tensor], scales: list[float]) -> None:

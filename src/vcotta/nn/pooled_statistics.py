@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -92,7 +92,8 @@ class Pool(BatchNormMode):
         rest = (1 - shares) * known[:2]
         if remembered is not None:
             rest = rest + shares * remembered[1 : 1 + 2 * channels].view(2, channels)
-        self._weights, self._shares, self._rest, self._used = per_image, shares, rest, 0
+        self._weights = shares.unsqueeze(1) * per_image  # (channels, batch); a layer's channels have the same ones
+        self._rest, self._used = rest, 0
         self._moments: list[tuple[Tensor, Tensor]] = []
         self._pooled: list[tuple[Tensor, Tensor]] = []
         self._eps: list[float] = []
@@ -105,7 +106,7 @@ class Pool(BatchNormMode):
         with torch.autocast(x.device.type, enabled=False):
             moments = _moments(x, known_mean.dtype)
             rest = self._rest[:, self._used : self._used + len(known_mean)]
-            weights = self._shares[self._used] * self._weights
+            weights = self._weights[self._used]
             mean, second = (torch.addmv(r, m.T, weights) for r, m in zip(rest, moments, strict=True))
             variance = torch.addcmul(second, mean, mean, value=-1).clamp_min_(0)
         if self._first is None:
@@ -124,19 +125,21 @@ class Pool(BatchNormMode):
         """The number of features of the first layer."""
         return 0 if self._first is None else self._first.shape[1]
 
-    def rows(self, images: int) -> Tensor:
+    @cached_property
+    def rows(self) -> Tensor:
         """For each image what the memory adds up."""
+        ones = self._weights.new_ones(self._weights.shape[1], 1)
         if self._first is None:
-            return self._weights.new_ones(images, 1)
-        first, second = (torch.cat(parts, 1) for parts in zip(*self._moments, strict=True))
-        return torch.cat([first.new_ones(images, 1), first, second, self._first, self._first.square()], 1)
+            return ones
+        first, second = zip(*self._moments, strict=True)
+        return torch.cat([ones, *first, *second, self._first, self._first.square()], 1)
 
     def correction(self) -> Correction:
         """What turns activations normalised by the batch's statistics into those of this pass."""
         if not self._pooled:
             return []
         sizes = [len(mean) for mean, _ in self._pooled]
-        first, second = (torch.cat(parts, 1).mean(0) for parts in zip(*self._moments, strict=True))
+        first, second = self.rows[:, 1 : 1 + 2 * sum(sizes)].mean(0).chunk(2)
         mean, variance = (torch.cat(parts) for parts in zip(*self._pooled, strict=True))
         eps = _repeated(tuple(self._eps), tuple(sizes), mean.device, mean.dtype)
         deviation = (variance + eps).sqrt()

@@ -76,23 +76,28 @@ def update_teacher(
     pairs: list[tuple[Tensor, Tensor]] = [(old, new) for (name, old), new in both if old is not new and named(name)]
     if not pairs:
         return
-    olds = [old for old, _ in pairs if id(old) not in rhos]
-    averages = [*torch._foreach_lerp(olds, [new for old, new in pairs if id(old) not in rhos], 1 - beta)]
-    share = torch.full((), 1 - beta, device=pairs[0][0].device)  # compiled code is valid for one number or any tensor
-    deviations = [(old, new) for old, new in pairs if id(old) in rhos]
+    taken = torch.ones((), dtype=torch.bool, device=pairs[0][0].device) if done is None else done
+    share = torch.full((), 1 - beta, device=taken.device)  # compiled code is valid for one number or any tensor
+    points = [pair for pair in pairs if id(pair[0]) not in rhos]
+    if points:
+        olds, news = map(list, zip(*points, strict=True))
+        averages = torch._foreach_lerp(olds, news, 1 - beta)
+        # The sum of both, one times 0: a choice for all tensors in a few kernels.
+        torch._foreach_mul_(averages, taken.to(olds[0].dtype))
+        torch._foreach_mul_(olds, (~taken).to(olds[0].dtype))
+        torch._foreach_add_(olds, averages)
+    deviations = [pair for pair in pairs if id(pair[0]) in rhos]
     dense = [pair for pair in deviations if compiled and alike(*pair)]
     rest = [pair for pair in deviations if not (compiled and alike(*pair))]
-    averages += [shaped(fused(_average_rho)(flat(old), flat(new), share), old) for old, new in dense]
-    averages += [one for (one,) in for_each_layer(lambda old, new: (_average_rho(old, new, 1 - beta),), rest)]
-    olds += [old for old, _ in (*dense, *rest)]
-    if done is not None:
-        averages = [torch.where(done, average, old) for average, old in zip(averages, olds, strict=True)]
-    torch._foreach_copy_(olds, averages)
+    rhos_now = [shaped(fused(_average_rho)(flat(old), flat(new), share, taken), old) for old, new in dense]
+    rhos_now += [one for (one,) in for_each_layer(lambda old, new: (_average_rho(old, new, 1 - beta, taken),), rest)]
+    if rhos_now:
+        torch._foreach_copy_([old for old, _ in (*dense, *rest)], rhos_now)
 
 
-def _average_rho(old: Tensor, new: Tensor, share: Tensor | float) -> Tensor:
-    """The rho of the average standard deviation."""
-    return inverse_softplus(torch.lerp(F.softplus(old), F.softplus(new), share))
+def _average_rho(old: Tensor, new: Tensor, share: Tensor | float, taken: Tensor) -> Tensor:
+    """The rho of the average standard deviation, or the old one, to the bit, if the average is not to be taken."""
+    return torch.where(taken, inverse_softplus(torch.lerp(F.softplus(old), F.softplus(new), share)), old)
 
 
 @torch.no_grad()
