@@ -79,7 +79,10 @@ class Passes:
         is compiled for the shape of the first batch, or that of `compile_for`; batches of other shapes run uncompiled.
         """
         count, batch = views.shape[:2]
-        together = self._compiles(views.shape[1:])
+        together = self.runtime.compile and batch > 1
+        if together:
+            self._compiled_shape = tuple(views.shape[1:]) if self._compiled_shape is None else self._compiled_shape
+            together = self._compiled_shape == tuple(views.shape[1:])
         if current().is_shared:  # one exchange of statistics for all views instead of one for each
             together = batch > 1
         together = together and (self._inferred is None or self._in_order)
@@ -96,13 +99,6 @@ class Passes:
             output = current().split(forward, part.flatten(0, 1), len(part))
             outputs.append(output.unflatten(0, (len(part), batch)))
         return torch.cat(outputs)
-
-    def _compiles(self, shape: Sequence[int]) -> bool:
-        """Whether passes on a batch of this shape are compiled; the first batch of two images or more decides."""
-        if not self.runtime.compile or shape[0] == 1:
-            return False
-        self._compiled_shape = tuple(shape) if self._compiled_shape is None else self._compiled_shape
-        return self._compiled_shape == tuple(shape)
 
     def compile_for(self, shape: Sequence[int]) -> None:
         """Compile (``Runtime.compile``) for batches of this shape instead of that of the first batch."""

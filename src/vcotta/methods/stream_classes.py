@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -59,28 +58,23 @@ class StreamClasses(Passes):
         With ``statistics="batch"`` only now and then, to warn where these mislead, and not unless ``always``.
         """
         self._inferred_labels = None
-        setting = self.config.statistics if isinstance(self.config, StreamSettings) else None
-        inferred = setting == "inferred" and self._normalises
-        wanted = always and setting == "batch" and self._normalises
+        statistics = self.config.statistics if isinstance(self.config, StreamSettings) else None
+        inferred = statistics == "inferred" and self._normalises
+        wanted = always and statistics == "batch" and self._normalises
         if not inferred and not (wanted and self._clumps.wants(len(images), self.steps + 1)):
             return False
         use_batch_statistics(self.start, False)
         prior = self._label_prior or LabelPrior()
-        statistics = self._statistics if inferred else ClassStatistics()
-
-        def forward(*, compiled: bool) -> Tensor:
-            return current().split(lambda rows: self.runtime.forward(self.start, rows, compiled=compiled), images)
 
         def label(log_probs: Tensor) -> tuple[Tensor, Tensor]:
             labels = prior.infer(log_probs)
             return labels.log_probs, labels.mixed
 
-        if statistics.known is None:
-            statistics.read_source(partial(forward, compiled=False))
-        # Not compiled for a look now and then, nor where processes exchange statistics during the pass.
-        compiled = inferred and not current().is_shared and self._compiles(images.shape)
-        look = statistics.infer(
-            partial(forward, compiled=compiled), label, len(images), begins=self.steps * len(images) < BEGINNING
+        look = (self._statistics if inferred else ClassStatistics()).infer(
+            lambda: current().split(lambda rows: self.runtime.forward(self.start, rows), images),
+            label,
+            len(images),
+            begins=self.steps * len(images) < BEGINNING,
         )
         self.note(class_diversity=look.diversity, effective_classes=effective_classes(look.log_probs))
         if inferred:

@@ -122,14 +122,6 @@ class ClassStatistics:
         self.known: Tensor | None = None
 
     @torch.no_grad()
-    def read_source(self, forward: Callable[[], Tensor]) -> Tensor:
-        """Learn what is `known` in a pass of the source network."""
-        with Known() as source:
-            forward()
-        self.known = source.known()
-        return self.known
-
-    @torch.no_grad()
     def infer(
         self,
         forward: Callable[[], Tensor],
@@ -147,8 +139,11 @@ class ClassStatistics:
             images: The size of the batch.
             begins: Whether the stream has just begun; labels of a batch of few classes do not seem shuffled then.
         """
-        known = self.read_source(forward) if self.known is None else self.known
-        first = self._first_pool(known, images)
+        if self.known is None:
+            with Known() as source:
+                forward()
+            self.known = source.known()
+        first = self._first_pool(self.known, images)
         with first:
             log_probs, mixed = label(forward().log_softmax(-1))
         who = _in_groups(log_probs.exp().nan_to_num(0.0))
@@ -159,7 +154,7 @@ class ClassStatistics:
         if begins and images >= SMALL:  # nothing else is known, and the first class must not be taken for the domain
             mixed = mixed * (2 * diversity).clamp_max(1)
         per_image, by_class, share = _weights(who, memory[:, 0], mixed)
-        pool = Pool(per_image, self._shares(share, images), by_class @ memory, known)
+        pool = Pool(per_image, self._shares(share, images), by_class @ memory, self.known)
         with pool:
             logits = forward()
         new = math.exp(-images / MEMORY) * memory + who.T @ pool.rows

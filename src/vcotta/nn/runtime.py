@@ -32,9 +32,8 @@ class Runtime(Settings):
             ``"fp64"`` for everything in float64, to tell rounding from mistakes.
         channels_last: Keep images and convolutions in NHWC order, which tensor cores prefer (default on a GPU).
         compile: Compile passes (default on a GPU): many views at once of a network that only predicts, such as a
-            teacher, the source's where statistics are inferred, and a training with AugMix; a training also computes 2
-            to 4 groups of a convolution densely. For each of these the first batch takes some ten seconds longer, that
-            of a training more.
+            teacher, and a training with AugMix; a training also computes 2 to 4 groups of a convolution densely. The
+            first batch takes some ten seconds longer, that of a training more.
 
     Example:
         >>> Runtime()
