@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from studies.files import results_of
-from studies.markdown import table
+from studies.markdown import listed, table
 from studies.scores import SCORES, Row, circumstances, mean_errors, mean_scores, read_rows
 
 RESULTS = results_of("equal-terms")
@@ -55,6 +55,44 @@ def summary_text(folder: Path = RESULTS) -> str:
             f"{name}, {others[name, start]:.2f} % from the {start} one."
         )
     return " ".join(lines)
+
+
+def found_text(part: str = "cifar10c", folder: Path = RESULTS) -> str:
+    """Say what the warm-up gives each method, and how VCoTTA compares with the best other one from either network."""
+    groups = _groups(_compared(rows_of(part, folder)))
+    means = {key: statistics.fmean(row["error"] for row in group) for key, group in groups.items()}
+    gains = {name: means[name, "plain"] - means[name, "warmed"] for name, start in means if start == "plain"}
+    learning = {name: gain for name, gain in gains.items() if name not in ("source", "bn")}
+    least, most = min(learning, key=learning.__getitem__), max(learning, key=learning.__getitem__)
+    lines = [
+        f"- **The warm-up helps every method**: BN by {gains['bn']:.1f} points, those that learn by "
+        f"{gains[least]:.1f} ({least}) to {gains[most]:.1f} ({most})."
+    ]
+    for start in ("warmed", "plain"):
+        names = [name for name, other in means if other == start]  # the lowest error first
+        own = next(name for name in names if name.startswith("vcotta"))
+        best = next(name for name in names if name != own)
+        ours, theirs = groups[own, start][0], groups[best, start][0]
+        ahead = names[: names.index(own)]
+        behind = [f"{means[name, start]:.1f} % ({name})" for name in names[names.index(own) + 1 :][:1]]
+        apart = [
+            f"{domain.replace('_', ' ')} ({mine:.1f} and {other:.1f} %)"
+            for domain, mine, other in zip(ours["domains"], ours["errors"], theirs["errors"], strict=True)
+            if mine - other > 2
+        ]
+        lines.append(
+            f"- **From the {start} network** VCoTTA has {means[own, start]:.1f} %; ahead are "
+            f"{listed(ahead) or 'none'}, the next has {listed(behind)}. Beside {best} its NLL is {ours['nll']:.3f} and "
+            f"{theirs['nll']:.3f}, its ECE {ours['ece']:.3f} and {theirs['ece']:.3f}. It is more than two points worse "
+            f"in {listed(apart) or 'no corruption'}."
+        )
+    full = [row for row in rows_of(part, folder) if row["images"] is None and row["method"] == "vcotta"]
+    if full:
+        count = len(full)
+        error, nll = (statistics.fmean(row[name] for row in full) for name in ("error", "nll"))
+        runs = "one run" if count == 1 else f"the mean of {count} runs"
+        lines.append(f"- **On all images** VCoTTA has {error:.2f} % and an NLL of {nll:.3f} ({runs}).")
+    return "\n".join(lines)
 
 
 def _compared(rows: list[Row]) -> list[Row]:
@@ -103,5 +141,6 @@ def _kind_text(part: str, network: str, images: int | None, rows: list[Row]) -> 
 
 TABLES: dict[str, Callable[[], str]] = {
     "equal-summary": summary_text,
+    "equal-found": found_text,
     **{f"equal-{part}": functools.partial(part_text, part) for part in TITLES},
 }
