@@ -10,9 +10,11 @@ from torch import nn
 from torch.distributions import Normal
 
 from vcotta.bayes import (
+    VariationalConv2d,
     gaussian_kl,
     inverse_softplus,
     kl_divergence,
+    kl_to_priors,
     mixture_kl_bound,
     to_variational,
     variational_parameters,
@@ -130,6 +132,29 @@ def test_the_closed_form_gradient_is_autograds(alpha, tiny) -> None:
     found = [p.grad / 3 for _, *pair in variational_parameters(q) for p in pair]
     assert torch.allclose(fast, plain)
     assert all(torch.allclose(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_the_divergence_of_a_large_layer_is_that_of_float64() -> None:
+    torch.manual_seed(0)
+    prior, q = (VariationalConv2d(320, 320, 3, sigma=0.01).requires_grad_(grad) for grad in (False, True))
+    with torch.no_grad():
+        q.weight_rho += 0.1 * torch.randn_like(q.weight_rho)
+    exact = kl_divergence(copy.deepcopy(q).double(), copy.deepcopy(prior).double()).item()
+    with torch.no_grad():
+        assert kl_divergence(q, prior).item() == pytest.approx(exact, rel=1e-5)
+    assert kl_divergence(q, prior).item() == pytest.approx(exact, rel=1e-5)
+
+
+def test_divergences_to_several_priors_are_those_to_each(tiny) -> None:
+    q, one, other = (
+        to_variational(tiny(seed=seed), sigma_ratio=ratio) for seed, ratio in ((0, 0.1), (1, 0.2), (2, 0.3))
+    )
+    one.requires_grad_(False)
+    other.requires_grad_(False)
+    weighted, parts = kl_to_priors(q, [(0.3, one), (torch.tensor(0.7), other)])
+    each = torch.stack([kl_divergence(q, prior) for prior in (one, other)])
+    assert torch.allclose(parts, each)
+    assert torch.allclose(weighted, each @ torch.tensor([0.3, 0.7]))
 
 
 def test_networks_of_another_shape_are_refused_by_name(tiny) -> None:

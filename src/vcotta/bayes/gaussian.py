@@ -171,9 +171,8 @@ def _over_tensors(
         values += found[: len(priors)]
         slopes = found[len(priors) :]
         others.append(tuple(shaped(slope, layer[0]) for slope in slopes) if is_dense else slopes)
-    # No weight's divergence is negative, so that these norms are sums, of all tensors in one kernel. They are not
-    # compiled: over an unknown length the compiler would sum in one block.
-    sums = torch.stack(torch._foreach_norm(values, 1))
+    # Not compiled: over an unknown length the compiler would sum in one block.
+    sums = torch.stack([value.sum() for value in values])
     return sums.view(-1, len(priors)).sum(0), others
 
 

@@ -39,6 +39,17 @@ def test_means_and_point_parameters_are_averaged_and_buffers_left(tiny) -> None:
     assert all(torch.equal(value, buffers[name]) for name, value in teacher.named_buffers())
 
 
+def test_an_update_that_is_not_taken_leaves_the_teacher_to_the_bit(tiny) -> None:
+    student, teacher = to_variational(tiny()), to_variational(tiny())
+    for old, new in zip(teacher.parameters(), student.parameters(), strict=True):
+        old.data.flatten()[0] = -0.0
+        new.data.fill_(torch.nan)
+    before = [old.detach().clone().view(torch.int32) for old in teacher.parameters()]
+    update_teacher(teacher, student, beta=0.5, done=torch.tensor(False))
+    for old, bits in zip(teacher.parameters(), before, strict=True):
+        assert torch.equal(old.detach().view(torch.int32), bits)
+
+
 def test_beta_one_freezes_the_teacher_and_beta_zero_copies_the_student(tiny) -> None:
     student, teacher = tiny(seed=1), tiny(seed=2)
     frozen = copy.deepcopy(teacher)

@@ -82,10 +82,8 @@ def update_teacher(
     if points:
         olds, news = map(list, zip(*points, strict=True))
         averages = torch._foreach_lerp(olds, news, 1 - beta)
-        # The sum of both, one times 0: a choice for all tensors in a few kernels.
-        torch._foreach_mul_(averages, taken.to(olds[0].dtype))
-        torch._foreach_mul_(olds, (~taken).to(olds[0].dtype))
-        torch._foreach_add_(olds, averages)
+        chosen = [torch.where(taken, average, old) for average, old in zip(averages, olds, strict=True)]
+        torch._foreach_copy_(olds, chosen)
     deviations = [pair for pair in pairs if id(pair[0]) in rhos]
     dense = [pair for pair in deviations if compiled and alike(*pair)]
     rest = [pair for pair in deviations if not (compiled and alike(*pair))]
