@@ -11,8 +11,10 @@ from pathlib import Path
 from studies.files import results_of
 from studies.markdown import listed, table
 from studies.scores import SCORES, Row, circumstances, mean_errors, mean_scores, read_rows
+from vcotta.methods import VCoTTAConfig
 
 RESULTS = results_of("equal-terms")
+STARTS = ("plain", "warmed")
 TITLES = {"cifar10c": "CIFAR10-C", "cifar100c": "CIFAR100-C", "digits": "The digits stream"}
 SHOWN = SCORES | {"forwards": ("Forwards", ".1f"), "backwards": ("Backwards", ".1f")}
 
@@ -68,7 +70,7 @@ def found_text(part: str = "cifar10c", folder: Path = RESULTS) -> str:
         f"- **The warm-up helps every method**: BN by {gains['bn']:.1f} points, those that learn by "
         f"{gains[least]:.1f} ({least}) to {gains[most]:.1f} ({most})."
     ]
-    for start in ("warmed", "plain"):
+    for start in reversed(STARTS):
         names = [name for name, other in means if other == start]  # the lowest error first
         own = next(name for name in names if name.startswith("vcotta"))
         best = next(name for name in names if name != own)
@@ -93,6 +95,19 @@ def found_text(part: str = "cifar10c", folder: Path = RESULTS) -> str:
         runs = "one run" if count == 1 else f"the mean of {count} runs"
         lines.append(f"- **On all images** VCoTTA has {error:.2f} % and an NLL of {nll:.3f} ({runs}).")
     return "\n".join(lines)
+
+
+def earlier_text(folder: Path = RESULTS) -> str:
+    """Return errors of the network that was measured before, of some methods."""
+    rows = rows_of("cifar10c-30-epochs", folder)
+    names = ("source", "bn", "cotta", "rmt", "tca", "vcotta")
+    shown = [row for row in rows if row["method"] in names and row["images"] is not None]
+    means = means_of([row for row in shown if row["method"] != "vcotta" or row["views"] == VCoTTAConfig().views])
+    methods = list(dict.fromkeys(name for name, _ in means))
+    cells = [(name, *(f"{means[name, s]:.1f}" if (name, s) in means else "" for s in STARTS)) for name in methods]
+    full = [row for row in rows if row["images"] is None]
+    note = "; ".join(f"{_name(row)} on all images, {row['start']}: {row['error']:.1f} %" for row in full)
+    return f"{table(['Error %', *STARTS], cells)}\n\n{circumstances(shown)}; {note}."
 
 
 def _compared(rows: list[Row]) -> list[Row]:
@@ -142,5 +157,6 @@ def _kind_text(part: str, network: str, images: int | None, rows: list[Row]) -> 
 TABLES: dict[str, Callable[[], str]] = {
     "equal-summary": summary_text,
     "equal-found": found_text,
+    "equal-earlier": earlier_text,
     **{f"equal-{part}": functools.partial(part_text, part) for part in TITLES},
 }
