@@ -38,6 +38,7 @@ clean:  ## remove the environment, caches and demo output
 	rm -rf .venv build demo site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .venv/installed: pyproject.toml constraints.txt
+	@echo "Installing into .venv: about 2 GB with torch, a minute or more."
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
 	touch $@

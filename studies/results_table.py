@@ -107,6 +107,9 @@ def _compared(errors: dict[str, Errors]) -> str:
         name = METHODS.get(method, method)
         parts.append(f"on {title} {ours:.1f} %, {abs(ours - best):.1f} points {order} than {name} from {words}")
     said = f"VCoTTA, with {VCoTTAConfig().views} views, has {listed(parts)}."
+    plain = {title: errors[name].get(("vcotta", "plain")) for name, title in TITLES.items()}
+    if without := [f"{error:.1f} % on {title}" for title, error in plain.items() if error is not None]:
+        said += f" Without the warm-up it has {listed(without)}."
     rows = read_result("equal-terms", "cifar10c.json")
     full = _means([row for row in rows if row["images"] is None and _is_default(row)]).get(("vcotta", "warmed"))
     return said if full is None else f"{said} On all images of CIFAR10-C it has {full:.1f} %."

@@ -26,8 +26,8 @@ NAME = "pseudo-label"
 def added(tiny, monkeypatch) -> dict[str, Any]:
     """Do what the page says: define the method, register it, promise what its line for the tests says."""
     method, register, _, promise = BLOCKS
-    module = types.ModuleType("added")  # dataclasses look for the module they are defined in
-    monkeypatch.setitem(sys.modules, "added", module)
+    module = types.ModuleType("pseudo_label")  # dataclasses look for the module they are defined in
+    monkeypatch.setitem(sys.modules, "pseudo_label", module)
     names = vars(module)
     names.update(vcotta=vcotta, model=tiny(classes=10))
     monkeypatch.setattr(registry, "REGISTERED", dict(registry.REGISTERED))

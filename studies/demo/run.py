@@ -1,7 +1,6 @@
 """Run the demo for three seeds and keep its rows, and the figures of the first seed.
 
-What: `vcotta demo` for seeds 0, 1 and 2, and beside it BN on the warmed network, which shows what the warm-up earns
-without adaptation.
+What: `vcotta demo` for seeds 0, 1 and 2.
 How: digits, one CPU thread; about 6 minutes.
 
     python -m studies.demo.run
@@ -14,7 +13,6 @@ import argparse
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,10 +20,7 @@ import torch
 from studies.files import results_of
 from vcotta._util.files import write_json
 from vcotta._util.progress import display
-from vcotta.experiments.demo import run_demo
-from vcotta.experiments.grid import run_spec
-from vcotta.report.tables import rows
-from vcotta.runs.spec import RunSpec
+from vcotta.experiments.demo import demo_rows, run_demo
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,14 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder, display() as task:
             runs = run_demo(Path(folder), seed, task)
-            spec = RunSpec.from_json(next(run.manifest["spec"] for run in runs if run.manifest["method"] == "bn"))
-            beside = run_spec(replace(spec, start="warmed"), task=task)
             facts = {
                 "seed": seed,
                 "versions": runs[0].manifest["versions"],
                 "frost": runs[0].manifest["stream"]["frost"],
-                "rows": rows(runs),
-                "bn_on_warmed_network": rows([beside])[0],
+                "rows": demo_rows(runs),
             }
             write_json(results / f"seed-{seed}.json", facts)
             if seed == 0:

@@ -311,3 +311,11 @@ def test_another_thread_has_its_turn_between_two_steps_of_a_warm_up(tiny, source
 def _draw(rng: OwnRng) -> float:
     with rng.scope():
         return torch.rand(()).item()
+
+
+@pytest.mark.parametrize("extra", [(torch.arange(4),), ()], ids=["three", "images alone"])
+def test_a_list_of_other_things_than_pairs_is_refused_with_what_to_give(tiny, extra) -> None:
+    images = torch.rand(4, 3, 8, 8)
+    source = [(images, torch.arange(4), *extra)] if extra else [images]
+    with pytest.raises(TypeError, match=r"Expected source data to yield batches, \(images of shape"):
+        warm_up(tiny(), source, WarmUpConfig(epochs=1), progress=False)

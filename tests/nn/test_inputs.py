@@ -96,3 +96,21 @@ def test_images_with_channels_last_are_refused_with_how_to_turn_them() -> None:
     with pytest.raises(ValueError, match=r"shape \(1, 8, 8\)") as other:
         check_accepted(net, torch.rand(2, 1, 8, 8))
     assert "permute" not in str(other.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "advice"),
+    [
+        ((3, 8, 8), r"images\.unsqueeze\(0\)"),
+        ((8, 8, 3), r"permute\(2, 0, 1\)\.unsqueeze\(0\)"),
+        ((50, 8, 8), r"images\.unsqueeze\(1\)"),
+    ],
+)
+def test_of_three_dimensions_the_missing_one_is_named(shape, advice) -> None:
+    with pytest.raises(ValueError, match=advice):
+        check_images(torch.rand(shape))
+
+
+def test_a_network_with_one_output_is_refused_with_how_to_give_two() -> None:
+    with pytest.raises(ValueError, match="two classes or more"):
+        check_accepted(nn.Sequential(nn.Flatten(), nn.Linear(12, 1)), torch.rand(2, 3, 2, 2))

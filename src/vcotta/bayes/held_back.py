@@ -130,6 +130,7 @@ class HeldBack:
         start = plain.state_dict()
         fixed = {f"{name}_rho" for name, _, _ in variational_parameters(net)}
         before = self._losses(plain, runtime)
+        self._look_at_chance(before[:, 0].mean().item())
         self._look_at_mirrored(plain, before[:, 0].mean().item(), runtime)
         allowed = max(0.0, _BY_HEART - before[:, 0].mean().item())
         for way in (*_WAYS, 0.0):
@@ -148,6 +149,15 @@ class HeldBack:
         if way < 1:
             warn(_explain(found))
         return found
+
+    def _look_at_chance(self, error: float) -> None:
+        """Warn if the plain network is hardly better than chance on its own source images."""
+        classes = len(torch.cat(self._labels).unique())
+        if 1 - error < min(1.5 / classes, 1 / classes + 0.1):
+            warn(
+                f"The network mistakes {error:.0%} of the source images, as chance would. Is it trained, are the "
+                "labels in the order of its outputs, and is its normalisation inside the model?"
+            )
 
     def _look_at_mirrored(self, plain: nn.Module, error: float, runtime: Runtime) -> None:
         """Warn if views are mirrored, but mirrored images seem to be of other classes, as digits are."""

@@ -272,7 +272,7 @@ def _size(loader: Source) -> int | None:
     if isinstance(dataset, Sized):
         return len(dataset)
     if isinstance(loader, (list, tuple)):
-        return sum(len(labels) for _, labels in loader)
+        return sum(len(labels) for _, labels in labelled_batches(loader))
     return None
 
 

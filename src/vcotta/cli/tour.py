@@ -25,8 +25,8 @@ def demo(
     """
     from vcotta._util.files import write_json
     from vcotta._util.progress import display
-    from vcotta.experiments.demo import run_demo
-    from vcotta.report.tables import comparison, rows
+    from vcotta.experiments.demo import demo_rows, run_demo
+    from vcotta.report.tables import comparison
 
     check_out_folder(out)
     if json is not None:
@@ -34,9 +34,13 @@ def demo(
     with display() as task:
         runs = run_demo(out, seed, task)
     if json is not None:
-        write_json(json, rows(runs))
+        write_json(json, demo_rows(runs))
     show(comparison(runs).rich())
     frost = runs[0].manifest["stream"]["frost"]
+    typer.echo(
+        "VCoTTA started from the warmed network, the others from the plain one; `bn (warmed)` shows what the warm-up "
+        "alone earns."
+    )
     typer.echo(
         f"Fifteen corruptions of 797 digits at severity 5, one after another, frost from {frost} textures. "
         f"Results and figures: {out}"

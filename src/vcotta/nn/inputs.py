@@ -33,7 +33,7 @@ def check_images(images: Tensor) -> None:
         hint = " Scale bytes first: images.float() / 255." if images.dtype == torch.uint8 else ""
         raise TypeError(f"Expected `images` to be floats in [0, 1], but got {images.dtype}.{hint}")
     if images.ndim != 4:
-        hint = " Add the batch dimension: images.unsqueeze(0)." if images.ndim == 3 else ""
+        hint = f" {_missing_dimension(tuple(images.shape))}" if images.ndim == 3 else ""
         raise ValueError(
             f"Expected `images` of shape (batch, channels, height, width), but got {tuple(images.shape)}.{hint}"
         )
@@ -46,6 +46,15 @@ def check_images(images: Tensor) -> None:
         raise ValueError(
             f"Expected `images` to lie in [0, 1], but got values from {low:.7g} to {high:.7g}. {_remedy(low, high)}"
         )
+
+
+def _missing_dimension(shape: tuple[int, ...]) -> str:
+    """How to make a batch of three dimensions, by their sizes, as advice."""
+    if shape[0] in (1, 3, 4):
+        return "Add the batch dimension: images.unsqueeze(0)."
+    if shape[-1] in (1, 3, 4):
+        return "Of one image with the channels last make a batch: images.permute(2, 0, 1).unsqueeze(0)."
+    return "Of images without channels: images.unsqueeze(1), if the network takes one channel."
 
 
 def _remedy(low: float, high: float) -> str:
@@ -71,8 +80,13 @@ def check_accepted(net: nn.Module, images: Tensor) -> int:
     if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(images[:2]):
         got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise ValueError(f"Expected the network to return logits of shape (batch, classes), but got {got}.")
+    if output.shape[1] == 1:
+        raise ValueError(
+            "Expected the network to return logits of two classes or more, but it returns one number for an image. "
+            "For a yes or no with logit z give two: torch.cat([torch.zeros_like(z), z], 1)."
+        )
     constant = len(output) > 1 and torch.equal(output[0], output[1])
-    if output.shape[1] > 1 and output.min() >= 0 and (output.sum(1) - 1).abs().max() < 1e-3 and not constant:
+    if output.min() >= 0 and (output.sum(1) - 1).abs().max() < 1e-3 and not constant:
         raise ValueError(
             "Expected the network to return logits, but its outputs are probabilities: none is negative, and those of "
             "an image sum to 1. Remove its softmax."
