@@ -13,6 +13,7 @@ import torch
 
 from studies.files import portable
 from vcotta._util.files import read_json, write_json
+from vcotta._util.locks import locked
 from vcotta._util.progress import display
 from vcotta.experiments.grid import run_spec
 from vcotta.runs.run import Run
@@ -52,8 +53,9 @@ def print_missing(plan: Plan, keys: Sequence[str], path: Path) -> None:
 def fill(plan: Plan, keys: Sequence[str], path: Path, work: Path, minutes: float, scores: Callable[[Run], Row]) -> bool:
     """Run the cells that the file has no row of, and write each row as soon as it is there.
 
-    A killed run is resumed from its checkpoint in ``work``, written every two minutes: that of a large network has
-    more than a gigabyte. NAME-manifests.json gets the manifest of each run.
+    Several processes may fill one file, which keeps a GPU busy that waits for the host: each runs cells that no other
+    is running. A killed run is resumed from its checkpoint in ``work``, written every two minutes: that of a large
+    network has more than a gigabyte. NAME-manifests.json gets the manifest of each run.
 
     Args:
         plan: The cells.
@@ -66,30 +68,45 @@ def fill(plan: Plan, keys: Sequence[str], path: Path, work: Path, minutes: float
     Returns:
         Whether all rows are there.
     """
-    manifests_path = path.with_name(f"{path.stem}-manifests.json")
     rows: list[Row] = read_json(path) if path.exists() else []
-    manifests: Row = read_json(manifests_path) if manifests_path.exists() else {}
-    end = time.monotonic() + 60 * minutes
+    end, elsewhere = time.monotonic() + 60 * minutes, 0
     for cell in plan(rows):
         key = key_of(cell.facts, keys)
-        if key in (key_of(row, keys) for row in rows):
-            continue
-        if time.monotonic() > end:
-            print(f"{minutes:g} minutes are over; the same command continues.")
-            return False
-        with display() as task:
-            out = work / "runs" / cell.spec.key
-            run = run_spec(cell.spec, out, task=task, resume=True, checkpoint_every=50, checkpoint_seconds=120)
-        rows.append(cell.facts | scores(run))
+        try:
+            with locked(work / "claims" / f"{cell.spec.key}.lock", busy="Another process runs this cell."):
+                rows[:] = read_json(path) if path.exists() else []
+                if key in (key_of(row, keys) for row in rows):
+                    continue
+                if time.monotonic() > end:
+                    print(f"{minutes:g} minutes are over; the same command continues.")
+                    return False
+                _run(cell, key, path, work, rows, scores)
+        except BlockingIOError:
+            elsewhere += 1
+    if elsewhere:
+        print(f"{elsewhere} rows are being made by other processes.")
+    return not elsewhere
+
+
+def _run(
+    cell: Cell, key: tuple[Any, ...], path: Path, work: Path, rows: list[Row], scores: Callable[[Run], Row]
+) -> None:
+    """Run a cell, and add its row and manifest to the files, in which other processes may have written meanwhile."""
+    with display() as task:
+        out = work / "runs" / cell.spec.key
+        run = run_spec(cell.spec, out, task=task, resume=True, checkpoint_every=50, checkpoint_seconds=120)
+    row, manifests_path = cell.facts | scores(run), path.with_name(f"{path.stem}-manifests.json")
+    with locked(path.with_name(f".{path.name}.lock")):
+        rows[:] = [*(read_json(path) if path.exists() else []), row]
+        manifests: Row = read_json(manifests_path) if manifests_path.exists() else {}
         manifests["/".join(map(str, key))] = portable(dict(run.manifest))
         write_json(path, rows)
         write_json(manifests_path, manifests)
-        print(f"{' '.join(map(str, key))}: {rows[-1]['error']} %", flush=True)
-        del run
-        gc.collect()  # the next run has the memory to itself
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-    return True
+    print(f"{' '.join(map(str, key))}: {row['error']} %", flush=True)
+    del run
+    gc.collect()  # the next run has the memory to itself
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def scores_of(run: Run) -> Row:

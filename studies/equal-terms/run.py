@@ -1,26 +1,28 @@
-"""Every method from the plain and from the warmed network, one after another on one GPU.
+"""Every method from the plain and from the warmed network, on one GPU.
 
 What: error, NLL, Brier score and ECE of each method on the fifteen corruptions at severity 5, its seconds, memory and
 passes, from the same network as it was trained and after VCoTTA's warm-up. First every method with seed 0 and 2 000
 images a corruption, from both; with ``--full`` then the six best others and VCoTTA on all images with three seeds, each
 from the network it did better from.
-How: one process, so that a network is compiled once for all, and corrupted images from files, so that they are made
-once. Each method has its settings for the data set, its number of views included, and the guard it declares; what it
-learns from source data it learns before its run, which is not timed. Seconds are the mean of the last fourteen
-corruptions, as the first has compilations in it. A row is written as soon as it is there, and rows that are in the file
-are kept: the same command continues where the last call was stopped. ``--minutes`` begins no run after this time, and a
-killed run is resumed from its last two minutes. ``--plan`` prints the rows that are missing.
+How: corrupted images from files, so that they are made once. One process leaves a large GPU idle half the time: start
+the same command several times, and each takes rows that no other is making; seconds are then those of a shared GPU.
+Each method has its settings for the data set, its number of views included, and the guard it declares; what it learns
+from source data it learns before its run, which is not timed. Seconds are the mean of the last fourteen corruptions, as
+the first has compilations in it. A row is written as soon as it is there, and rows that are in the file are kept: the
+same command continues where the last call was stopped. ``--minutes`` begins no run after this time, and a killed run is
+resumed from its last two minutes. ``--plan`` prints the rows that are missing.
 
-On one H200 in calls of at most ten minutes; by the times of earlier studies about half an hour of runs, after about
-a quarter of an hour for the network, its warm-up and the corrupted files:
+On one H200 in calls of at most ten minutes, six processes side by side: the network 570 s, its warm-up 180 s, the first
+part of the paper's methods from both networks a quarter of an hour, VCoTTA on all images 210 s:
 
-    vcotta train --dataset cifar10 --out wrn.safetensors
-    vcotta warmup --dataset cifar10 --epochs 5 --weights wrn.safetensors --out wrn-warm.safetensors
+    vcotta train --dataset cifar10 --epochs 100 --batch-size 128 --lr 0.1 --rise 0 --weight-decay 1e-4 \
+        --out wrn.safetensors
+    vcotta warmup --dataset cifar10 --weights wrn.safetensors --out wrn-warm.safetensors
     vcotta corrupt cifar10 --out cifar10c
     run="python -m studies.equal-terms.run cifar10c --weights wrn.safetensors --warmed wrn-warm.safetensors \
         --corrupted cifar10c --device cuda --minutes 8"
     $run                           # 2 000 images: every method from both networks; twice, if it says so
-    $run --full                    # all images: as often as it says that minutes are over
+    $run --full                    # then all images: as often as it says that minutes are over
 
 CIFAR100-C takes the same commands for cifar100 and cifar100c. ``--out`` and ``--work`` say where rows and runs are
 kept, if the machine is given back. Without a GPU, on digits:
