@@ -81,6 +81,35 @@ def test_the_look_at_mirrored_images_changes_no_prediction(one_sided) -> None:
     assert torch.equal(looked(source[0][0]), vcotta.build_adapter("tca", net)(source[0][0]))
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        [],
+        iter(()),
+        [(torch.randn(4, 3, 8, 8), torch.zeros(4))],
+        [torch.rand(4, 3, 8, 8)],
+        [(torch.rand(4, 3, 8, 8), ["cat", "dog", "cat", "dog"])],
+        [(torch.rand(4, 3, 8, 8), torch.tensor(1))],
+        vcotta,
+    ],
+    ids=["empty", "spent generator", "normalised", "no labels", "names", "one label", "no loader"],
+)
+def test_source_data_that_a_method_ignores_cannot_stop_it(source, one_sided) -> None:
+    assert not warnings_of(lambda: vcotta.build_adapter("cotta", one_sided[0], source=source, threshold=0.9))
+
+
+def test_a_generator_that_a_method_ignores_stays_unread(one_sided) -> None:
+    net, source = one_sided
+    given = iter(source)
+    assert not warnings_of(lambda: vcotta.build_adapter("roid", net, source=given))
+    assert len(list(given)) == len(source)
+
+
+def test_source_data_that_a_method_reads_must_be_readable(one_sided) -> None:
+    with pytest.raises(ValueError, match="it is empty"):
+        vcotta.build_adapter("cotta", one_sided[0], source=[])  # its threshold is learned
+
+
 def test_a_method_without_its_source_data_is_warned_of_when_it_is_built(one_sided) -> None:
     net, source = one_sided
     with pytest.warns(UserWarning, match=r"santa learns from source data .* `source=loader`, or call its prepare"):

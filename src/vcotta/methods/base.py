@@ -6,7 +6,7 @@ import copy
 import functools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
@@ -171,7 +171,8 @@ class Adapter(Declared, StreamClasses, ABC):
     def prepare(self, source: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Learn from source data, and start anew with what was learned.
 
-        A method with mirrored views looks at two hundred images, to warn if left and right seem to matter.
+        A method with mirrored views looks at two hundred images, to warn if left and right seem to matter. One that
+        learns nothing from source data reads them for that, unless ``source`` is a generator or cannot be read.
 
         Raises:
             ValueError: If the method needs source data and there is none, images or labels are unfit, or what was
@@ -181,7 +182,9 @@ class Adapter(Declared, StreamClasses, ABC):
         self.prepared = {}
         self.reset()
         self._notes = new_notes()
-        batches = FirstBatches(SourceBatches(source, self.runtime, self._check_accepted))
+        batches = FirstBatches(
+            SourceBatches(source, self.runtime, self._check_accepted), once=isinstance(source, Iterator)
+        )
         with self._rng.scope():
             learned = self.learn_source(batches)
             self._look_at_mirrored(batches)
