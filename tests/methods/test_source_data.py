@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import vcotta
+from vcotta.bayes import WarmUpConfig, warm_up
 from vcotta.nn.mirroring import ENOUGH
 
 MIRRORED = "mirrored source images, .* as if left and right mattered"
@@ -42,6 +43,22 @@ def test_mirrored_views_are_warned_of_once_where_left_and_right_matter(name, one
     with pytest.warns(UserWarning, match=rf"{MIRRORED}.* give {name} `flip=False`") as caught:
         vcotta.build_adapter(name, net, source=source)
     assert [one.filename for one in caught if "mirrored" in str(one.message)] == [__file__]
+
+
+@pytest.mark.parametrize("options", [{"name": "vcl"}, {"preset": "paper"}, {"preset": "authors"}], ids=str)
+def test_a_warm_up_that_nothing_judges_warns_of_mirrored_views_too(options, one_sided) -> None:
+    net, source = one_sided  # 300 images: with the default share too few are held back to judge
+    options = {"name": "vcotta", "preset": "best"} | options
+    heard = warnings_of(lambda: vcotta.build_adapter(model=net, source=source, **options))
+    assert len([text for text in heard if "mirrored" in text]) == 1
+
+
+def test_mirrored_views_are_warned_of_on_a_network_warmed_up_before(one_sided) -> None:
+    net, source = one_sided
+    warmed = warm_up(net, source, WarmUpConfig(epochs=1, flip=False), progress=False)
+    with pytest.warns(UserWarning, match=rf"{MIRRORED}.* give vcotta `flip=False`"):
+        vcotta.build_adapter("vcotta", warmed, source=source)
+    assert not warnings_of(lambda: vcotta.build_adapter("vcotta", warmed, source=source, flip=False))
 
 
 @pytest.mark.parametrize(

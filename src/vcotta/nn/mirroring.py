@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vcotta._util.warn import warn
 from vcotta.nn.runtime import Runtime
 
-__all__ = ["FirstBatches", "error_on", "warn_of_mirroring"]
+__all__ = ["FirstBatches", "error_on", "look_at_mirrored", "warn_of_mirroring"]
 
 ENOUGH = 200
 """Images to judge by."""
@@ -55,11 +55,20 @@ class FirstBatches:
                 break
 
 
+def look_at_mirrored(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], runtime: Runtime, remedy: str) -> None:
+    """Warn if mirrored images seem to be of other classes; batches without a label for each image do not count."""
+    kept = [(images, labels) for images, labels in batches if labels.shape == images.shape[:1]]
+    if kept:
+        error, mirrored = (error_on(net, kept, runtime, mirrored=way) for way in (False, True))
+        warn_of_mirroring(error, mirrored, remedy)
+
+
 @torch.no_grad()
 def error_on(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], runtime: Runtime, *, mirrored: bool) -> float:
     """Return the share of mistakes on images as they are or mirrored."""
     wrong = [
-        runtime.forward(net, images.flip(-1) if mirrored else images).argmax(-1) != labels for images, labels in batches
+        runtime.forward(net, images.flip(-1) if mirrored else images).argmax(-1) != labels.to(images.device)
+        for images, labels in batches
     ]
     return torch.cat(wrong).double().mean().item()
 
