@@ -171,9 +171,11 @@ class Adapter(Declared, StreamClasses, ABC):
     def prepare(self, source: Iterable[tuple[Tensor, Tensor]], *, look: bool = True) -> None:
         """Learn from source data, and start anew with what was learned.
 
-        A method with mirrored views looks at two hundred images, to warn if left and right seem to matter. One that
-        learns nothing from source data reads them for that, unless ``source`` is a generator or cannot be read.
-        `build_adapter` has no such ``look`` after a warm-up, which has looked.
+        Args:
+            source: Yields (images, labels).
+            look: With mirrored views, look at two hundred images to warn if left and right seem to matter; a warm-up
+                has done so. Where the method learns nothing from ``source``, the images are read for that, unless it is
+                a generator or cannot be read.
 
         Raises:
             ValueError: If the method needs source data and there is none, images or labels are unfit, or what was
