@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from studies.demo.table import COLUMNS
+from studies.files import read_result
 from vcotta.corruptions import EXTRA, STANDARD
 
 from . import pinned
@@ -44,6 +46,15 @@ def test_a_run_is_the_pinned_one(name, networks, tmp_path) -> None:
 @pytest.mark.parametrize("name", [*STANDARD, *EXTRA])
 def test_a_corruption_gives_the_pinned_bytes(name) -> None:
     check(pinned.pin_corruption(name), PINS[f"corruption {name}"], {"mean": 0.5})
+
+
+def test_the_study_of_the_demo_shows_the_pinned_table() -> None:
+    rows = {row["method"]: row for row in read_result("demo", "seed-0.json")["rows"]}
+    shown, expected = (
+        {method: [format(row[key], form) for key, (_, form) in COLUMNS.items()] for method, row in table.items()}
+        for table in (rows, PINS["demo"])
+    )
+    assert shown == expected, "python -m studies.demo.run && python -m studies.update"
 
 
 @pytest.mark.slow

@@ -155,14 +155,15 @@ def gains_text() -> str:
         errors[before] - errors[after] for before, after in itertools.pairwise(names)
     )
     assert mixture < 0 < views, "the sentence says otherwise"
-    cells = [one["cell"] for one in read_result("headline", "cifar10c-decomposition-manifests.json").values()]
-    (images,), (seed,) = {one["limit"] for one in cells}, {one["seed"] for one in cells}
+    manifests = read_result("headline", "cifar10c-decomposition-manifests.json").values()
+    (images,), (seed,) = ({one["cell"][name] for one in manifests} for name in ("limit", "seed"))
+    (network,), (version,) = {one["network"] for one in manifests}, {one["versions"]["vcotta"] for one in manifests}
     return (
-        f"On CIFAR10-C ({images} images per corruption, seed {seed}) nearly all of the gain over BN comes from the "
-        f"warm-up ({warm_up:.1f} points, with the random views it trains on) and the mean teacher ({teacher:.1f}). "
-        f"The parts that make the method Bayesian at test time add little or nothing here: the "
-        f"divergence, in which the learned standard deviations count, {divergence:.2f} points; the mixture of priors "
-        f"costs {-mixture:.1f}, of which the views give back {views:.1f} "
+        f"On CIFAR10-C ({images} images per corruption, seed {seed}, version {version}, a {network.upper()} of 30 "
+        "epochs) nearly all of the gain over BN came from the warm-up "
+        f"({warm_up:.1f} points, with the random views it trains on) and the mean teacher ({teacher:.1f}). "
+        "What makes the method Bayesian at test time added little or nothing: the divergence "
+        f"{divergence:.2f} points; the mixture of priors cost {-mixture:.1f}, of which the views gave back {views:.1f} "
         "([ingredients](../studies/headline/page.md#what-each-ingredient-adds), "
         "[ablations](../studies/reproduce/page.md#ablation-components-on-cifar10-c))."
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 
@@ -34,9 +35,21 @@ def test_a_warning_from_deep_inside_shows_the_callers_line() -> None:
     assert mirrored.filename == __file__
 
 
+def calls_of_warnings(source: str) -> list[str]:
+    """The lines that call ``warnings.warn`` or import it by name, whatever its arguments."""
+    return re.findall(r"^.*(?:\bwarnings\.warn(?:_explicit)?\(|\bfrom warnings import\b).*$", source, re.MULTILINE)
+
+
 def test_every_warning_of_the_package_shows_the_callers_line() -> None:
     sources = Path(vcotta.__file__).parent.rglob("*.py")
-    assert [path.name for path in sources if "stacklevel=" in path.read_text()] == ["warn.py"]
+    assert [path.name for path in sources if calls_of_warnings(path.read_text())] == ["warn.py"]
+
+
+@pytest.mark.parametrize(
+    "line", ['warnings.warn("look here")', "    warnings.warn(text, stacklevel=2)", "from warnings import warn"]
+)
+def test_a_plain_warning_is_found(line) -> None:
+    assert calls_of_warnings(f"import warnings\n\n{line}\n") == [line]
 
 
 def test_a_warning_while_an_adapter_is_built_shows_the_callers_line() -> None:

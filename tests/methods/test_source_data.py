@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import vcotta
+from vcotta.bayes import WarmUpConfig, warm_up
 from vcotta.nn.mirroring import ENOUGH
 
 MIRRORED = "mirrored source images, .* as if left and right mattered"
@@ -44,6 +45,22 @@ def test_mirrored_views_are_warned_of_once_where_left_and_right_matter(name, one
     assert [one.filename for one in caught if "mirrored" in str(one.message)] == [__file__]
 
 
+@pytest.mark.parametrize("options", [{"name": "vcl"}, {"preset": "paper"}, {"preset": "authors"}], ids=str)
+def test_a_warm_up_that_nothing_judges_warns_of_mirrored_views_too(options, one_sided) -> None:
+    net, source = one_sided  # 300 images: with the default share too few are held back to judge
+    options = {"name": "vcotta", "preset": "best"} | options
+    heard = warnings_of(lambda: vcotta.build_adapter(model=net, source=source, **options))
+    assert len([text for text in heard if "mirrored" in text]) == 1
+
+
+def test_mirrored_views_are_warned_of_on_a_network_warmed_up_before(one_sided) -> None:
+    net, source = one_sided
+    warmed = warm_up(net, source, WarmUpConfig(epochs=1, flip=False), progress=False)
+    with pytest.warns(UserWarning, match=rf"{MIRRORED}.* give vcotta `flip=False`"):
+        vcotta.build_adapter("vcotta", warmed, source=source)
+    assert not warnings_of(lambda: vcotta.build_adapter("vcotta", warmed, source=source, flip=False))
+
+
 @pytest.mark.parametrize(
     ("name", "options"), [("cotta", {"flip": False}), ("cotta", {"views": 0}), ("tent", {})], ids=str
 )
@@ -79,6 +96,35 @@ def test_the_look_at_mirrored_images_changes_no_prediction(one_sided) -> None:
     with pytest.warns(UserWarning, match=MIRRORED):
         looked = vcotta.build_adapter("tca", net, source=source)
     assert torch.equal(looked(source[0][0]), vcotta.build_adapter("tca", net)(source[0][0]))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        [],
+        iter(()),
+        [(torch.randn(4, 3, 8, 8), torch.zeros(4))],
+        [torch.rand(4, 3, 8, 8)],
+        [(torch.rand(4, 3, 8, 8), ["cat", "dog", "cat", "dog"])],
+        [(torch.rand(4, 3, 8, 8), torch.tensor(1))],
+        vcotta,
+    ],
+    ids=["empty", "spent generator", "normalised", "no labels", "names", "one label", "no loader"],
+)
+def test_source_data_that_a_method_ignores_cannot_stop_it(source, one_sided) -> None:
+    assert not warnings_of(lambda: vcotta.build_adapter("cotta", one_sided[0], source=source, threshold=0.9))
+
+
+def test_a_generator_that_a_method_ignores_stays_unread(one_sided) -> None:
+    net, source = one_sided
+    given = iter(source)
+    assert not warnings_of(lambda: vcotta.build_adapter("roid", net, source=given))
+    assert len(list(given)) == len(source)
+
+
+def test_source_data_that_a_method_reads_must_be_readable(one_sided) -> None:
+    with pytest.raises(ValueError, match="it is empty"):
+        vcotta.build_adapter("cotta", one_sided[0], source=[])  # its threshold is learned
 
 
 def test_a_method_without_its_source_data_is_warned_of_when_it_is_built(one_sided) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from studies.headline import run as script
+from studies.headline.table import gains_text
 from vcotta.bayes import save_warmed, to_variational
 from vcotta.models import build_network, save_weights
 from vcotta.models.wide_resnet import digits_network
@@ -109,3 +110,10 @@ def test_another_network_has_a_part_and_rows_of_its_own(given, tmp_path) -> None
         ("vcotta", "wrn-10-1", "best"),
     ]
     assert "wrn-10-1-vcotta-best-0" in json.loads((tmp_path / "digitsc-carried-manifests.json").read_text())
+
+
+def test_what_earns_the_gain_names_its_network_and_its_version() -> None:
+    manifests = json.loads((script.results_of("headline") / "cifar10c-decomposition-manifests.json").read_text())
+    for one in manifests.values():
+        assert f"version {one['versions']['vcotta']}, a {one['network'].upper()} " in gains_text()
+    assert "the learned standard deviations" not in gains_text()  # none were learned then

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from studies.files import STUDIES, read_result
 from studies.methods import run as script
+from studies.methods.table import RECIPE, nearest_text
 from vcotta.models import save_weights
 from vcotta.models.wide_resnet import digits_network
 from vcotta.runs.run import SUMMARY
@@ -40,3 +42,16 @@ def test_no_method_starts_after_the_time_is_over(asked, tmp_path, capsys) -> Non
     script.main([*asked, "--minutes", "-1"])
     assert "source and the methods after it are left for the next time" in capsys.readouterr().out
     assert not list(tmp_path.rglob(SUMMARY))
+
+
+def test_the_nearest_method_is_named_with_its_network_where_that_network_is_shown() -> None:
+    text = nearest_text()
+    assert text.startswith("On the WRN-28-10 of 30 epochs")
+    assert "has VCoTTA beside all others on that one" in text
+    beside, alone = (
+        read_result(*path)
+        for path in (("equal-terms", "cifar10c-manifests.json"), ("methods", f"{RECIPE}/bn/manifest.json"))
+    )
+    assert beside["wrn-28-10/bn/plain/None/0/2000/None"]["weights_sha256"] == alone["weights_sha256"]
+    page = (STUDIES / "headline" / "page.md").read_text()
+    assert page.index("<!-- headline:end -->") < page.index("<!-- nearest:begin -->") < page.index("### What each")

@@ -24,6 +24,12 @@ _SYMBOLS = {
 }
 _ACCENTS = {"bar": "\N{COMBINING MACRON}", "tilde": "\N{COMBINING TILDE}", "hat": "\N{COMBINING CIRCUMFLEX ACCENT}"}
 _TEXT = ("mathrm", "operatorname", "text")
+_NAME = re.compile(r"[\w.,'*|‖²\u0302-\u0304]+|-?\d+")
+_IN_BRACKETS = re.compile(r"\([^()]*\)|‖[^‖]*‖|\|[^|]*\|")
+_AFTER_A_TERM = re.compile(
+    r"[})\]=+\-,.;<>]|\\(?:quad|qquad|text|right|\\|cdot|times|odot|in|leftarrow|to|ge|le|ne|propto)"
+)
+"""What follows a whole term, and is no further factor of it."""
 
 
 def plain_docstring(text: str) -> str:
@@ -44,9 +50,9 @@ def plain_formula(latex: str) -> str:
         >>> print(plain_formula(r"\frac{1}{B}\sum_{i \in S} e^{E_0 - H_i} \bar p_i^2"))
         1/B Σ_(i ∈ S) e^(E_0 - H_i) p̄_i²
     """
-    latex = _CASES.sub(lambda found: found[1].replace("&", " if "), latex).replace("&", "")
+    latex = _CASES.sub(lambda found: found[1].replace("&", " if ").replace(r"\\", ";"), latex).replace("&", "")
     tokens = _TOKEN.findall(latex)
-    return re.sub(r" ([,.])", r"\1", _sequence(tokens)).strip()
+    return re.sub(r" +([,.;])", r"\1", _sequence(tokens)).strip()
 
 
 def _block(found: re.Match[str]) -> str:
@@ -79,9 +85,11 @@ def _one(tokens: list[str]) -> str:
         return token
     name = token[1:]
     if name in ("frac", "tfrac"):
-        above, below = _wrapped(_argument(tokens)), _wrapped(_argument(tokens))
-        between = " / " if above.endswith(")") or below.endswith(")") else "/"
-        return above + between + below + " " * bool(tokens and tokens[0].startswith("\\"))
+        return _fraction(tokens)
+    if name == "log" and _next(tokens) in ("\\frac", "\\tfrac"):
+        while tokens.pop(0).isspace():
+            pass
+        return f"log({_quotient(tokens)})"
     if name == "sqrt":
         return f"√({_argument(tokens)})"
     if name in _ACCENTS:
@@ -95,12 +103,33 @@ def _argument(tokens: list[str]) -> str:
     return _one(tokens) if tokens else ""
 
 
+def _next(tokens: list[str]) -> str:
+    """The next token that is no space, if there is one."""
+    return next((token for token in tokens if not token.isspace() and token != "\\,"), "}")
+
+
+def _fraction(tokens: list[str]) -> str:
+    """Take a fraction's arguments; it is in parentheses if a factor after it could seem to be below the line."""
+    text = _quotient(tokens)
+    if " / " in text and not _AFTER_A_TERM.fullmatch(_next(tokens)):
+        text = f"({text})"
+    return text + " " * bool(tokens and tokens[0].startswith("\\"))
+
+
+def _quotient(tokens: list[str]) -> str:
+    above, below = _argument(tokens), _argument(tokens)
+    between = "/" if _NAME.fullmatch(above) and _NAME.fullmatch(below) else " / "
+    return between.join(text if _is_factor(text) else f"({text})" for text in (above, below))
+
+
+def _is_factor(text: str) -> bool:
+    """Whether it is no sum, product or quotient, outside of brackets."""
+    while (rest := _IN_BRACKETS.sub("", text)) != text:
+        text = rest
+    return not re.search(r"[\s+\-/]", text)
+
+
 def _script(mark: str, text: str) -> str:
     if mark == "^" and text in ("2", "T"):
         return {"2": "²", "T": "ᵀ"}[text]
-    return mark + _wrapped(text)
-
-
-def _wrapped(text: str) -> str:
-    """Put parentheses around all but names, numbers and what has them already."""
-    return text if re.fullmatch(r"[\w.,'*|‖²\u0302-\u0304]+|-?\d+", text) else f"({text})"
+    return mark + (text if _NAME.fullmatch(text) and "_" not in text else f"({text})")

@@ -20,7 +20,9 @@ from vcotta.nn.rng import OwnRng
 from vcotta.nn.runtime import Runtime
 from vcotta.nn.views import random_view
 
-__all__ = ["HeldBack", "Verdict"]
+__all__ = ["AGAINST_MIRRORING", "HeldBack", "Verdict"]
+
+AGAINST_MIRRORING = "`flip=False` to `build_adapter`, or to `WarmUpConfig` and the method"
 
 _MOST = 500  # images: enough to see a loss of two points
 _FEWEST = 30
@@ -163,7 +165,7 @@ class HeldBack:
         """Warn if views are mirrored, but mirrored images seem to be of other classes, as digits are."""
         if self.flip:
             mirrored = error_on(plain, self._batches(runtime), runtime, mirrored=True)
-            warn_of_mirroring(error, mirrored, "`flip=False` to `build_adapter`, or to `WarmUpConfig` and the method")
+            warn_of_mirroring(error, mirrored, AGAINST_MIRRORING)
 
     def _narrow(self, net: nn.Module, runtime: Runtime, of_means: float) -> tuple[float, float]:
         """Narrow the posterior until draws are about as good as the means; returns the factor and the draws' NLL."""

@@ -20,12 +20,13 @@ from vcotta._util.tensorfile import read_state, state_kind, weights_sha256, writ
 from vcotta._util.validation import Count, NonNegative, Positive, Settings, at_least, between
 from vcotta.bayes.convert import to_variational
 from vcotta.bayes.gaussian import inverse_softplus, kl_divergence
-from vcotta.bayes.held_back import HeldBack
+from vcotta.bayes.held_back import AGAINST_MIRRORING, HeldBack
 from vcotta.bayes.layers import is_variational, sampling, variational_parameters
 from vcotta.nn.augment import augmix
 from vcotta.nn.batch_norm import batch_norms, reestimate_statistics
 from vcotta.nn.epoch_state import EpochState, Stateful
 from vcotta.nn.inputs import check_accepted, check_images, check_labels, check_network, labelled_batches, other_shape
+from vcotta.nn.mirroring import FirstBatches, look_at_mirrored
 from vcotta.nn.optim import step_scale
 from vcotta.nn.rng import OwnRng
 from vcotta.nn.runtime import Runtime
@@ -174,6 +175,7 @@ def warm_up(
     done = state.resume()
     step = max((int(moments["step"]) for moments in optimizer.state.values()), default=0)
     kept: list[Tensor] = []
+    first: list[tuple[Tensor, Tensor]] = []
     net.train()
     lines = epoch_lines("Warm-up") if progress is True and not sys.stderr.isatty() else None
     with _progress(progress) as report, torch.enable_grad(), state.interruptible(config.epochs) as after_epoch:
@@ -182,7 +184,8 @@ def warm_up(
         for epoch in range(done, config.epochs):
             last = epoch == config.epochs - 1
             pending: Tensor | None = None  # a loss is read during the next step, so that a GPU does not wait
-            batches = _placed(loader, runtime, prior if epoch == done else None, single=not normalised)
+            source = FirstBatches(_placed(loader, runtime, prior if epoch == done else None, single=not normalised))
+            batches = iter(source)
             while True:
                 with rng.scope():
                     batch = next(batches, None)
@@ -219,6 +222,7 @@ def warm_up(
                     + (" of more than one image, which BatchNorm needs." if normalised else ".")
                 )
             report(step, steps, _finite(pending, step))
+            first = first or source.kept()
             if lines is not None:
                 lines(epoch + 1, config.epochs, pending.item())
             if not last:  # after the last epoch Ctrl-C does not stop the result from being made and saved
@@ -226,6 +230,8 @@ def warm_up(
         net.requires_grad_(False).eval()
         reestimate_statistics(net, kept)
         verdict = held.go_back(net, prior, kept, runtime)
+        if verdict is None and config.flip:  # too few images were held back to look at those
+            look_at_mirrored(prior, first, runtime, AGAINST_MIRRORING)
         if path is not None:
             save_warmed(net, path, config=asdict(config), held_back=verdict and asdict(verdict))
     return net

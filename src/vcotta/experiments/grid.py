@@ -16,7 +16,7 @@ from vcotta.experiments.build import Task, adapter_for_spec, few_threads, networ
 from vcotta.experiments.launch import GridProgress, Launcher, LocalLauncher
 from vcotta.methods import distribute
 from vcotta.nn.distributed import World
-from vcotta.report.stats import settled
+from vcotta.report.stats import without_rounding_noise
 from vcotta.runs.run import SUMMARY, Run
 from vcotta.runs.runner import already_finished, run_stream
 from vcotta.runs.spec import RunSpec
@@ -82,7 +82,7 @@ def run_spec(
 
 def _as_tables_round(line: Progress) -> Progress:
     """Show an error in per cent with the digits that the table will have."""
-    return lambda done, total, error: line(done, total, settled(100 * error))
+    return lambda done, total, error: line(done, total, without_rounding_noise(100 * error))
 
 
 def run_specs(

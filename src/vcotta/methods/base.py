@@ -6,7 +6,7 @@ import copy
 import functools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
@@ -26,7 +26,7 @@ from vcotta.methods.stream_classes import StreamClasses
 from vcotta.nn.batch_norm import batch_norms, freeze_statistics, join_views, order_of_layers, use_batch_statistics
 from vcotta.nn.distributed import World
 from vcotta.nn.inputs import SourceBatches, check_accepted, check_images, check_learned, check_network
-from vcotta.nn.mirroring import FirstBatches, error_on, warn_of_mirroring
+from vcotta.nn.mirroring import FirstBatches, look_at_mirrored
 from vcotta.nn.optim import OptimizerName
 from vcotta.nn.pooled_statistics import Known
 from vcotta.nn.rng import OwnRng
@@ -168,10 +168,14 @@ class Adapter(Declared, StreamClasses, ABC):
         return self.needs_source
 
     @_exclusive
-    def prepare(self, source: Iterable[tuple[Tensor, Tensor]]) -> None:
+    def prepare(self, source: Iterable[tuple[Tensor, Tensor]], *, look: bool = True) -> None:
         """Learn from source data, and start anew with what was learned.
 
-        A method with mirrored views looks at two hundred images, to warn if left and right seem to matter.
+        Args:
+            source: Yields (images, labels).
+            look: With mirrored views, look at two hundred images to warn if left and right seem to matter; a warm-up
+                has done so. Where the method learns nothing from ``source``, the images are read for that, unless it is
+                a generator or cannot be read.
 
         Raises:
             ValueError: If the method needs source data and there is none, images or labels are unfit, or what was
@@ -181,23 +185,21 @@ class Adapter(Declared, StreamClasses, ABC):
         self.prepared = {}
         self.reset()
         self._notes = new_notes()
-        batches = FirstBatches(SourceBatches(source, self.runtime, self._check_accepted))
+        batches = FirstBatches(
+            SourceBatches(source, self.runtime, self._check_accepted), once=isinstance(source, Iterator)
+        )
         with self._rng.scope():
             learned = self.learn_source(batches)
-            self._look_at_mirrored(batches)
+            if look:
+                self._look_at_mirrored(batches)
         check_learned(self.name, learned)
         self.adopt(learned | probe)
 
     def _look_at_mirrored(self, batches: FirstBatches) -> None:
         """Warn if the views are mirrored, but mirrored source images seem to be of other classes, as digits are."""
-        mirrors = getattr(self.config, "flip", False) and getattr(self.config, "views", 1)
-        if not mirrors or self.needs_variational:  # there the warm-up has looked
-            return
-        kept = [(images, labels) for images, labels in batches.kept() if labels.shape == images.shape[:1]]
-        if kept:
+        if getattr(self.config, "flip", False) and getattr(self.config, "views", 1):
             use_batch_statistics(self.start, False)
-            error, mirrored = (error_on(self.start, kept, self.runtime, mirrored=way) for way in (False, True))
-            warn_of_mirroring(error, mirrored, f"{self.name} `flip=False`")
+            look_at_mirrored(self.start, batches.kept(), self.runtime, f"{self.name} `flip=False`")
 
     @_exclusive
     def add_probe(self, images: Tensor, labels: Tensor) -> None:

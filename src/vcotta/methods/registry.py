@@ -250,14 +250,16 @@ def build_adapter(
         runtime = Runtime(str(device))
     if warmup is not None or unsupported is not None:
         _check_warmup(method, model, warmup)
+    look = True
     if method.needs_variational and not is_variational(model) and source is not None:
+        look = False  # the warm-up has looked
         warmup = warmup or WarmUpConfig(**warm_up_settings(name, dataset, preset))
         warmup = replace(warmup, flip=warmup.flip and getattr(config, "flip", True))
         model = warm_up(model, source, warmup, runtime=runtime, unsupported=unsupported)
     protection = choose_guard(name, guard, {"preset": preset})
     adapter = method(model, config, seed=seed, runtime=runtime, guard=protection)
     if source is not None:
-        adapter.prepare(source)
+        adapter.prepare(source, look=look)
     elif adapter.needs_source:
         warn(
             f"{name} learns from source data ({adapter.card.source}) before its first batch, and got none. Build it "

@@ -27,9 +27,9 @@ __all__ = [
     "printable",
     "reliability_bins",
     "risk_coverage",
-    "settled",
     "spans",
     "varies",
+    "without_rounding_noise",
 ]
 
 TOTALS = frozenset({"forwards", "backwards", "skipped"})  # shown as totals, not as curves
@@ -52,11 +52,11 @@ def half_width(values: Sequence[float]) -> float:
     return float(stdtrit(count - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(count))
 
 
-def settled(value: float) -> float:
+def without_rounding_noise(value: float) -> float:
     """Return a number without the last bits of a sum, which would decide how tables and progress round a tie.
 
     Example:
-        >>> f"{12.250000000000002:.1f}", f"{settled(12.250000000000002):.1f}"
+        >>> f"{12.250000000000002:.1f}", f"{without_rounding_noise(12.250000000000002):.1f}"
         ('12.3', '12.2')
     """
     return round(value, 9)
@@ -102,8 +102,8 @@ class Score:
 
     def text(self, form: str) -> str:
         """Return the mean and, where there is one, the half-width of its interval."""
-        shown = f"{settled(self.mean):{form}}"
-        return f"{shown} ± {settled(self.width):{form}}" if self.has_interval else shown
+        shown = f"{without_rounding_noise(self.mean):{form}}"
+        return f"{shown} ± {without_rounding_noise(self.width):{form}}" if self.has_interval else shown
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vcotta.methods import RECONSTRUCTION_NOTE, marked
 from vcotta.methods.card import MARK
 from vcotta.report.groups import WHOLE_RUN, group_runs
-from vcotta.report.stats import Score, domain_labels, settled
+from vcotta.report.stats import Score, domain_labels, without_rounding_noise
 from vcotta.runs.run import Run
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _numbered(summary: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 def _lowest(scores: Sequence[Score], form: str) -> list[int]:
     """The positions of the smallest mean and those equal to it once rounded; none if all are equal."""
-    shown = [f"{settled(score.mean):{form}}" for score in scores]
+    shown = [f"{without_rounding_noise(score.mean):{form}}" for score in scores]
     if len(set(shown)) < 2:
         return []
     means = [math.inf if math.isnan(score.mean) else score.mean for score in scores]
