@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -18,11 +19,13 @@ from fastapi.testclient import TestClient
 from vcotta.methods.merging import merge_states, with_learned
 from vcotta.serve import Bundle, replica, save_bundle, state_store
 from vcotta.serve.auth import hash_token
+from vcotta.serve.claims import Claims
 from vcotta.serve.joint_merge import JointMerge, MergePart, merge_now_and_then
 from vcotta.serve.merging import MergeOutcome, MergeRule, Merging
 from vcotta.serve.replica import Front, Replica, ReplicaOptions
 from vcotta.serve.requests import Limits, RefusedError
 from vcotta.serve.service import Service
+from vcotta.serve.streams import Streams
 
 from .conftest import same_state, small_bundle
 
@@ -144,6 +147,92 @@ def test_streams_that_no_replica_uses_are_merged_too(fleet, path, npy, images) -
         assert same_state(again.states("b")[0]["networks"], with_learned(before[1], expected)["networks"])
     finally:
         again.close()
+
+
+def cannot_lock(monkeypatch, refused: str, code: int) -> None:
+    """Let the lock of a stream fail, as with a damaged disk or without file descriptors."""
+    real = Claims._locked
+
+    def fails(self, name, *more):
+        if name == refused:
+            raise OSError(code, "injected")
+        real(self, name, *more)
+
+    monkeypatch.setattr(Claims, "_locked", fails)
+
+
+def test_a_stream_that_cannot_be_taken_is_not_merged_and_the_others_are(
+    fleet, path, npy, images, monkeypatch, caplog
+) -> None:
+    for place, name in enumerate("abc"):
+        fleet.send(npy, images, name, range(place, place + 2))
+    fleet.close()
+    again = Fleet(path, fleet.state)
+    try:
+        cannot_lock(monkeypatch, "b", errno.EIO)
+        assert again.merge().merged == ["a", "c"]
+        assert "The stream b is not merged" in caplog.text
+        assert all(service.alive for service in again.services)
+        assert again.send(npy, images, "a", range(9, 10))[0]["batch"]["changes"] == 4
+    finally:
+        again.close()
+
+
+def test_a_replica_without_file_descriptors_gives_free_streams_back_and_serves_its_own(
+    fleet, path, npy, images, monkeypatch
+) -> None:
+    for place, name in enumerate("abc"):
+        fleet.send(npy, images, name, range(place, place + 2))
+    fleet.close()
+    again = Fleet(path, fleet.state)
+    try:
+        again.send(npy, images, "d", range(7, 8))
+        cannot_lock(monkeypatch, "c", errno.EMFILE)
+        with pytest.raises(RefusedError, match="at least two streams"):
+            again.merge()
+        assert sorted(stream.name for service in again.services for stream in service.list_streams()) == ["d"]
+        assert [one["batch"]["changes"] for one in again.send(npy, images, "d", range(8, 9))] == [2]
+        assert [one["batch"]["changes"] for one in again.send(npy, images, "b", range(8, 9))] == [3]
+    finally:
+        again.close()
+
+
+def test_requests_are_accepted_while_free_streams_are_looked_for(vcotta_bundle, tmp_path, images, monkeypatch) -> None:
+    looking, go = threading.Event(), threading.Event()
+
+    def slow(self, name: str) -> bool:
+        looking.set()
+        return go.wait(60)
+
+    with Service(vcotta_bundle, state=tmp_path / "state", wait=0.0, shared=True) as service:
+        service.predict(images(6), stream="a").result(60)
+        monkeypatch.setattr(Streams, "_has_adapted", slow)
+        part = service.join_merge()
+        assert looking.wait(60)
+        free = service._ready.acquire(timeout=5)
+        go.set()
+        assert free
+        service._ready.release()
+        assert part.order(Merging.drop, last=True).result(60) is None
+
+
+def test_if_the_worker_ends_in_a_merge_its_order_is_answered_and_states_are_saved(
+    vcotta_bundle, tmp_path, images, monkeypatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    options = {"state": tmp_path / "state", "wait": 0.0, "checkpoint_seconds": 1e6, "shared": True}
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with Service(vcotta_bundle, **options) as service:
+        service.predict(images(6), stream="a").result(60)
+        monkeypatch.setattr(Streams, "take_free", fails)
+        part = service.join_merge()
+        service._worker.join(60)
+        assert not service.alive
+        with pytest.raises(RefusedError, match="served again"):
+            part.order(Merging.offer)
+        assert service.saved
 
 
 def test_a_poisoned_stream_is_refused_and_flagged_where_it_is_served(fleet, npy, images) -> None:

@@ -300,12 +300,14 @@ class Service:
     def _work(self) -> None:
         try:
             self._serve_all()
-        finally:  # however the worker ends, no request waits for ever
+        finally:  # however the worker ends, no request waits for ever and all states are saved
             self._stop()
-        self._follow_merges()
-        for stream in self.streams.all():
-            if not stream.engine.saved:
-                stream.engine.save()
+            try:
+                self._follow_merges()
+            finally:
+                for stream in self.streams.all():
+                    if not stream.engine.saved:
+                        stream.engine.save()
 
     def _serve_all(self) -> None:
         while (batch := self._next_batch()) is not None:
@@ -350,8 +352,8 @@ class Service:
     def _follow_merges(self) -> None:
         """Do this process's part of merges, each until its end."""
         while self._parts:
-            with self._ready:
-                self.streams.take_free(self._merging.rule.chooses)
+            if not self._stopping:
+                self.streams.take_free(self._merging.rule.chooses, self._ready)
             self._parts[0].follow(self._merging)
             with self._ready:
                 self._parts.popleft()  # until then `_stop` may end it
