@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from vcotta.methods.merging import merge_states, with_learned
 from vcotta.serve import Bundle, replica, save_bundle, state_store
 from vcotta.serve.auth import hash_token
 from vcotta.serve.claims import Claims
-from vcotta.serve.joint_merge import JointMerge, MergePart, merge_now_and_then
+from vcotta.serve.joint_merge import ORDER_SECONDS, JointMerge, merge_now_and_then
 from vcotta.serve.merging import MergeOutcome, MergeRule, Merging
 from vcotta.serve.replica import Front, Replica, ReplicaOptions
 from vcotta.serve.requests import Limits, RefusedError
@@ -37,9 +38,9 @@ NPY = OPERATOR | {"Content-Type": "application/x-npy"}
 class Fleet:
     """Two replicas in this process; a stream goes to the first or the second of them by its name's last letter."""
 
-    def __init__(self, path: Path, state: Path, rule: MergeRule | None = None) -> None:
+    def __init__(self, path: Path, state: Path, rule: MergeRule | None = None, **more: object) -> None:
         self.state, self.orders = state, []
-        options = {"state": state, "wait": 0.0, "checkpoint_seconds": 1e6, "merging": rule or MergeRule()}
+        options = {"state": state, "wait": 0.0, "checkpoint_seconds": 1e6, "merging": rule or MergeRule(), **more}
         self.replicas = [Replica(ReplicaOptions(path, options, TOKENS)) for _ in range(2)]
         self.joint = JointMerge(self.order_all, rule or MergeRule())
         self.http = TestClient(
@@ -408,24 +409,76 @@ def test_a_merge_that_fails_is_logged_and_tried_again(caplog) -> None:
     assert "ValueError: odd" in caplog.text
 
 
-def test_a_replica_that_hears_nothing_more_serves_its_streams_again(vcotta_bundle, tmp_path, images) -> None:
+def test_a_replica_that_hears_nothing_more_serves_its_streams_again(vcotta_bundle, tmp_path, images, caplog) -> None:
+    options = {"state": tmp_path / "state", "wait": 0.0, "shared": True, "merge_seconds": 1.0}
+    with Service(vcotta_bundle, **options) as service:
+        service.predict(images(6), stream="a").result(60)
+        part = service.join_merge()
+        assert [*part.order(Merging.offer).result(60).files] == ["a"]
+        waits = service.predict(images(6), stream="a")
+        assert waits.result(60).changes == 2
+        assert "A merge was given up" in caplog.text
+        assert service.metrics.total("merge_failures") == 1
+        with pytest.raises(RefusedError, match="served again"):
+            part.order(Merging.offer)
+
+
+def test_a_replica_given_up_after_it_has_written_keeps_its_own_states_and_counts_a_failure(
+    path, tmp_path, npy, images
+) -> None:
+    fleet = Fleet(path, tmp_path / "state", merge_seconds=1.0)
+    try:
+        for place, name in enumerate("ab"):
+            fleet.send(npy, images, name, range(place, place + 2))
+        before, real = fleet.states("a", "b"), fleet.order_all
+
+        def stops(order, *details):
+            if order != "write":
+                return real(order, *details)
+            real(order, *details)
+            raise SystemExit  # as if the process that merges were killed
+
+        with pytest.raises(SystemExit):
+            JointMerge(stops, MergeRule()).run(fleet.state)
+        for one in fleet.services:  # answered when streams are served again
+            one.predict(images(6), adapt=False, stream=one.list_streams()[0].name).result(60)
+        assert all(map(same_state, fleet.states("a", "b"), before))
+        assert [fleet.stream(name).engine.changes for name in "ab"] == [2, 2]
+        assert fleet.total("merge_failures") == 2
+        assert fleet.merge().merged == ["a", "b"]
+    finally:
+        fleet.close()
+
+
+def test_replicas_wait_for_the_next_order_longer_than_the_slowest_may_take() -> None:
+    assert inspect.signature(Service).parameters["merge_seconds"].default >= 3 * ORDER_SECONDS
+
+
+def test_an_order_that_nobody_waits_for_any_more_is_followed_and_the_next_one_too(
+    vcotta_bundle, tmp_path, images
+) -> None:
     with Service(vcotta_bundle, state=tmp_path / "state", wait=0.0, shared=True) as service:
         service.predict(images(6), stream="a").result(60)
-        part, given_up = service.join_merge(), []
-        offer = part.order(Merging.offer).result(60)
-        assert [*offer.files] == ["a"]
-        waits = service.predict(images(6), stream="a")
-        time.sleep(0.3)
-        assert not waits.done()
-        part.close()  # as `follow` does when the time is over
-        assert waits.result(60).changes == 2
-        with pytest.raises(RefusedError, match="served again"):
-            part.order(given_up.append)
-    alone = MergePart()
-    alone.follow(service._merging, seconds=0.01)  # returns by itself
-    with pytest.raises(RefusedError, match="served again"):
-        alone.order(given_up.append)
-    assert not given_up
+        part = service.join_merge()
+        assert not part.order(lambda _: time.sleep(0.2)).cancel()
+        assert not part.order(Merging.offer).cancel()
+        assert part.order(Merging.drop, last=True).result(60) is None
+        assert service.predict(images(6), stream="a").result(60).changes == 2
+
+
+def test_a_merge_whose_file_cannot_be_removed_is_finished(fleet, npy, images, monkeypatch) -> None:
+    for place, name in enumerate("ab"):
+        fleet.send(npy, images, name, range(place, place + 2))
+    real = Path.unlink
+
+    def fails(self, *more, **options):
+        if self.name == "merged.safetensors":
+            raise PermissionError("injected")
+        real(self, *more, **options)
+
+    monkeypatch.setattr(Path, "unlink", fails)
+    assert fleet.merge().merged == ["a", "b"]
+    assert [fleet.send(npy, images, name, range(9, 10))[0]["batch"]["changes"] for name in "ab"] == [4, 4]
 
 
 def test_a_server_that_stops_does_not_wait_for_the_rest_of_a_merge(vcotta_bundle, tmp_path, images) -> None:

@@ -30,10 +30,27 @@ from vcotta.serve.logs import log_event
 from vcotta.serve.merging import MergeOutcome, MergeRule, Merging, Offer, fuse
 from vcotta.serve.requests import RefusedError
 
-__all__ = ["JointMerge", "MergeMember", "MergePart", "Reply", "merge_now_and_then"]
+__all__ = [
+    "ORDER_SECONDS",
+    "SILENT_SECONDS",
+    "JointMerge",
+    "MergeMember",
+    "MergePart",
+    "Reply",
+    "merge_now_and_then",
+]
+
+ORDER_SECONDS = 300.0
+"""Seconds in which all processes must have followed an order; then the merge has failed."""
+
+SILENT_SECONDS = 3 * ORDER_SECONDS
+"""Seconds a process waits for the next order; then it serves its streams again.
+
+It is longer, so that a process that was quick does not give the merge up while a slow one may still write and both are
+then told to continue from what was merged.
+"""
 
 _log = logging.getLogger("vcotta.serve")
-_SECONDS = 300.0  # that a process waits for the next order; then it serves its streams again
 _FILE = "merged.safetensors"
 
 
@@ -48,6 +65,7 @@ class MergePart:
     def order(self, act: Callable[[Merging], Any], last: bool = False) -> Future[Any]:
         """Let the worker do something; raise `RefusedError` (503) after the last order."""
         done: Future[Any] = Future()
+        done.set_running_or_notify_cancel()  # an order can no longer be cancelled
         with self._lock:
             if self._over:
                 raise RefusedError(503, "The streams are served again: the merge took too long, or the server stops.")
@@ -56,18 +74,18 @@ class MergePart:
         return done
 
     def close(self) -> None:
-        """Give the merge up, unless it is over."""
+        """Give the merge up, unless it is over; it counts as failed."""
         with suppress(RefusedError):
-            self.order(Merging.drop, last=True)
+            self.order(partial(Merging.drop, failed=True), last=True)
 
-    def follow(self, merging: Merging, seconds: float = _SECONDS) -> None:
+    def follow(self, merging: Merging, seconds: float = SILENT_SECONDS) -> None:
         """Follow the orders until the last one, or until none has come for so long; called by the worker."""
         last = False
         while not last:
             try:
                 act, done, last = self._orders.get(timeout=seconds)
             except queue.Empty:
-                _log.warning("A merge was given up, as nothing was heard of it for %g s", seconds)
+                _log.warning("A merge was given up, as no order came for %g s", seconds)
                 self.close()  # an order that came just now is followed first
                 continue
             try:
@@ -188,7 +206,8 @@ class JointMerge:
                 raise RefusedError(503, f"The merged state cannot be written: {error}", Retry_After="30") from error
             raise
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # the next merge writes over it
+                path.unlink(missing_ok=True)
         try:
             self._ask("finish", merge, found.judged, found.refused, of=replies)
         except RefusedError as error:

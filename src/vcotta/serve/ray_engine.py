@@ -29,7 +29,7 @@ from vcotta._util.ray_address import knock
 from vcotta._util.validation import Count, Settings
 from vcotta.serve.bundle import load_bundle
 from vcotta.serve.claims import Claims
-from vcotta.serve.joint_merge import JointMerge, Reply, merge_now_and_then
+from vcotta.serve.joint_merge import ORDER_SECONDS, JointMerge, Reply, merge_now_and_then
 from vcotta.serve.merging import MergeOutcome, MergeRule
 from vcotta.serve.replica import Answered, Front, Replica, ReplicaOptions
 from vcotta.serve.requests import Limits, RefusedError
@@ -43,7 +43,6 @@ _ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 _OBJECT_STORE = 256 * 2**20  # bytes; holds requests and answers on their way, and goes to the disk beyond that
 _STOP_SECONDS = 120.0  # to answer open requests and save the states
 _ANY_SECONDS = 10.0  # until a request that needs no stream must be answered
-_MERGE_SECONDS = 300.0  # until a replica must have written its states, or what was merged
 _UNKNOWN = (
     "No answer came from the replica of this request, which may be lost, so it is not known whether it learned "
     "from the images. Another one continues from the stream's latest checkpoint."
@@ -193,7 +192,7 @@ class Fleet:
     def _order_all(self, order: str, merge: str, *details: Any) -> list[Reply]:
         with _lost_is_refused("A replica did not answer during a merge, and may be lost. Look at the list of streams."):
             found: list[Reply] = self._handle.broadcast("follow", order, merge, *details).results(
-                timeout_s=_MERGE_SECONDS
+                timeout_s=ORDER_SECONDS
             )
         return found
 

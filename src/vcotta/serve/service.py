@@ -26,7 +26,7 @@ from vcotta.serve.bundle import Bundle
 from vcotta.serve.claims import LOOK_SECONDS
 from vcotta.serve.engine import Engine, StateLostError
 from vcotta.serve.jobs import Job, Served, nothing_served, refuse, stopping
-from vcotta.serve.joint_merge import MergePart
+from vcotta.serve.joint_merge import SILENT_SECONDS, MergePart
 from vcotta.serve.logs import log_event
 from vcotta.serve.merging import MergeRule, Merging
 from vcotta.serve.metrics import Metrics
@@ -56,6 +56,7 @@ class Service:
         runtime: Device and precision.
         trusted: As for `Bundle.build_network`.
         shared: Whether other processes serve the same state folder; each stream is then served by one at a time.
+        merge_seconds: Seconds without an order after which a merge with these processes is given up.
 
     Raises:
         BlockingIOError: Another server uses the state folder, and it is not shared.
@@ -81,6 +82,7 @@ class Service:
         runtime: Runtime | None = None,
         trusted: str | None = None,
         shared: bool = False,
+        merge_seconds: float = SILENT_SECONDS,
     ) -> None:
         self.state, self.limits, self.metrics, self.shared = state, limits or Limits(), Metrics(), shared
         self.pool = bundle.batch_size if pool is None else pool
@@ -93,6 +95,7 @@ class Service:
         self.metrics.watch(self)
         self._schedule = Schedule(self.pool, wait)
         self._parts: deque[MergePart] = deque()
+        self._merge_seconds = merge_seconds
         self._ready = threading.Condition()
         self._stopping = False
         self._worker = threading.Thread(target=self._work, name="vcotta-adapter", daemon=True)
@@ -354,7 +357,7 @@ class Service:
         while self._parts:
             if not self._stopping:
                 self.streams.take_free(self._merging.rule.chooses, self._ready)
-            self._parts[0].follow(self._merging)
+            self._parts[0].follow(self._merging, self._merge_seconds)
             with self._ready:
                 self._parts.popleft()  # until then `_stop` may end it
 
