@@ -334,6 +334,25 @@ def test_if_a_replica_is_lost_at_the_very_end_the_others_are_merged_and_the_answ
     assert all(same_state(state["networks"], expected) for state in fleet.states("a", "b"))
 
 
+@pytest.mark.parametrize(("where", "expected"), [("write", MemoryError), ("finish", RefusedError)])
+def test_an_unexpected_error_in_a_merge_leaves_no_replica_waiting(fleet, npy, images, where, expected) -> None:
+    for place, name in enumerate("ab"):
+        fleet.send(npy, images, name, range(place, place + 2))
+    real = fleet.order_all
+
+    def fails(order, *details):
+        replies = real(order, *details)
+        if order in (where, "drop"):
+            raise MemoryError
+        return replies
+
+    with pytest.raises(expected) as error:
+        JointMerge(fails, MergeRule()).run(fleet.state)
+    assert ("Merged states were written" in str(error.value)) == (where == "finish")
+    (found,) = fleet.send(npy, images, "a", range(5, 6))
+    assert found["batch"]["changes"] == (4 if where == "finish" else 3)
+
+
 def test_nothing_is_merged_while_replicas_serve_two_bundles(fleet, npy, images) -> None:
     for place, name in enumerate("ab"):
         fleet.send(npy, images, name, range(place, place + 2))

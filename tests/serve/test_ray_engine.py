@@ -13,9 +13,17 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 
 from vcotta.serve import load_bundle, save_bundle
-from vcotta.serve.ray_engine import Fleet, FleetOptions, _delete, _keep_bundle, fleet_front, update_on_hangup
+from vcotta.serve.ray_engine import (
+    Fleet,
+    FleetOptions,
+    _delete,
+    _keep_bundle,
+    _lost_is_refused,
+    fleet_front,
+    update_on_hangup,
+)
 from vcotta.serve.replica import ReplicaOptions
-from vcotta.serve.requests import Limits
+from vcotta.serve.requests import Limits, RefusedError
 from vcotta.serve.service import Service
 
 from .conftest import small_bundle
@@ -119,3 +127,20 @@ def test_replicas_have_three_minutes_to_save_their_states(caplog) -> None:
         _delete(SimpleNamespace(delete=lambda name, left=left: delete(name, left)))
         assert left == [tries - min(tries, 3)]
         assert ("did not stop in time" in caplog.text) == complaint
+
+
+def test_a_lost_replica_is_told_apart_from_an_exception_of_its_code(monkeypatch) -> None:
+    lost = type("RayError", (Exception,), {})
+    of_the_code = type("RayTaskError", (lost,), {})
+    modules = {
+        "ray": SimpleNamespace(),
+        "ray.exceptions": SimpleNamespace(RayError=lost, RayTaskError=of_the_code),
+        "ray.serve": SimpleNamespace(),
+        "ray.serve.exceptions": SimpleNamespace(RayServeException=type("RayServeException", (Exception,), {})),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    with pytest.raises(RefusedError, match="may be lost"), _lost_is_refused():
+        raise lost("the actor died")
+    with pytest.raises(of_the_code, match="odd"), _lost_is_refused():
+        raise of_the_code("KeyError: odd")

@@ -200,7 +200,7 @@ class JointMerge:
             self._ask("write", merge, path, list(found.states), of=replies)
         except Exception as error:
             failed = not isinstance(error, RefusedError) or error.status >= 500
-            with suppress(RefusedError):
+            with suppress(Exception):  # the error that follows says more
                 self._order_all("drop", merge, failed)
             if isinstance(error, OSError):
                 raise RefusedError(503, f"The merged state cannot be written: {error}", Retry_After="30") from error
@@ -210,8 +210,11 @@ class JointMerge:
                 path.unlink(missing_ok=True)
         try:
             self._ask("finish", merge, found.judged, found.refused, of=replies)
-        except RefusedError as error:
-            detail = f"Merged states were written, but not every replica says that it continues from them: {error}"
+        except Exception as error:
+            if not isinstance(error, RefusedError):
+                _log.exception("A merge could not be finished")
+            why = error if isinstance(error, RefusedError) else "see the log."
+            detail = f"Merged states were written, but not every replica says that it continues from them: {why}"
             raise RefusedError(503, detail, Retry_After="30") from error
         self._versions = {name: version + (name in found.states) for name, version in changes.items()}
         outcome = found.outcome(sorted(changes), began)

@@ -315,11 +315,14 @@ def _delete(serve: Any) -> None:
 
 @contextmanager
 def _lost_is_refused(detail: str = _UNKNOWN) -> Iterator[None]:
-    from ray.exceptions import RayError
+    """Turn errors of a lost replica into a refusal; an exception of a replica's code remains what it is."""
+    from ray.exceptions import RayError, RayTaskError
     from ray.serve.exceptions import RayServeException
 
     try:
         yield
+    except RayTaskError:
+        raise
     except (RayError, RayServeException, TimeoutError) as error:
         _log.warning("A request was not answered: %s", " ".join(str(error).split())[:200])
         raise RefusedError(503, detail, Retry_After="1") from error
