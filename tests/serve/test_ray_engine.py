@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -88,6 +89,15 @@ def test_a_fleet_whose_folder_another_one_uses_is_refused(bundle, bundle_path, t
     fleet = Fleet(FleetOptions(), ReplicaOptions(bundle_path, {}), tmp_path)
     with Service(bundle, state=tmp_path), pytest.raises(BlockingIOError), fleet_front(fleet, bundle_path, Limits()):
         pass
+
+
+def test_a_merge_that_is_asked_for_during_another_is_refused_at_once(bundle_path, tmp_path) -> None:
+    fleet = Fleet(FleetOptions(), ReplicaOptions(bundle_path, {}), tmp_path)
+    began = time.monotonic()
+    with fleet._changing, pytest.raises(RefusedError, match="streams are being merged") as refused:
+        fleet.merge()
+    assert time.monotonic() - began < 5
+    assert (refused.value.status, refused.value.headers) == (503, {"Retry-After": "30"})
 
 
 def test_each_bundle_is_kept_beside_its_states(tmp_path) -> None:

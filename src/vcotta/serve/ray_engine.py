@@ -181,7 +181,7 @@ class Fleet:
         return dict(sorted(found))
 
     def _merge(self, only_changed: bool) -> MergeOutcome | None:
-        if not self._changing.acquire(timeout=_ANY_SECONDS):
+        if not self._changing.acquire(timeout=_ANY_SECONDS if only_changed else 0):  # a request would hold a thread
             detail = "The bundle is being updated, or streams are being merged. Try again later."
             raise RefusedError(503, detail, Retry_After="30")
         try:
