@@ -21,7 +21,7 @@ from vcotta.methods.merging import merge_states, with_learned
 from vcotta.serve import Bundle, replica, save_bundle, state_store
 from vcotta.serve.auth import hash_token
 from vcotta.serve.claims import Claims
-from vcotta.serve.joint_merge import ORDER_SECONDS, JointMerge, merge_now_and_then
+from vcotta.serve.joint_merge import ORDER_SECONDS, JointMerge, merge_periodically
 from vcotta.serve.merging import MergeOutcome, MergeRule, Merging
 from vcotta.serve.replica import Front, Replica, ReplicaOptions
 from vcotta.serve.requests import Limits, RefusedError
@@ -400,10 +400,10 @@ def test_requests_wait_for_the_merge_and_none_is_lost(fleet, npy, images) -> Non
     assert [one["batch"]["changes"] for one in answers] == [4, 4]
 
 
-def test_streams_are_merged_now_and_then_but_not_again_while_nothing_changes(fleet, npy, images) -> None:
+def test_streams_are_merged_periodically_but_not_again_while_nothing_changes(fleet, npy, images) -> None:
     for place, name in enumerate("ab"):
         fleet.send(npy, images, name, range(place, place + 2))
-    with merge_now_and_then(lambda: fleet.joint.run(fleet.state, only_changed=True), 0.05):
+    with merge_periodically(lambda: fleet.joint.run(fleet.state, only_changed=True), 0.05):
         until = time.monotonic() + 60
         while fleet.orders.count("drop") < 3 and time.monotonic() < until:
             time.sleep(0.02)
@@ -419,7 +419,7 @@ def test_a_merge_that_fails_is_logged_and_tried_again(caplog) -> None:
         tried.append(1)
         raise RefusedError(503, "the disk is full") if len(tried) == 1 else ValueError("odd")
 
-    with merge_now_and_then(merge, 0.01):
+    with merge_periodically(merge, 0.01):
         until = time.monotonic() + 60
         while len(tried) < 3 and time.monotonic() < until:
             time.sleep(0.01)

@@ -201,7 +201,7 @@ def test_one_stream_or_another_method_cannot_be_merged(vcotta_bundle, bundle, im
         start(bundle, merging=MergeRule(every=60.0))
 
 
-def test_streams_are_merged_now_and_then_but_not_again_while_nothing_changes(vcotta_bundle, images) -> None:
+def test_streams_are_merged_periodically_but_not_again_while_nothing_changes(vcotta_bundle, images) -> None:
     with start(vcotta_bundle, merging=MergeRule(every=0.1)) as service:
         send(service, images, "a", range(1))
         send(service, images, "b", range(1, 2))

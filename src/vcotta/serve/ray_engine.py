@@ -29,7 +29,7 @@ from vcotta._util.ray_address import knock
 from vcotta._util.validation import Count, Settings
 from vcotta.serve.bundle import load_bundle
 from vcotta.serve.claims import Claims
-from vcotta.serve.joint_merge import ORDER_SECONDS, JointMerge, Reply, merge_now_and_then
+from vcotta.serve.joint_merge import ORDER_SECONDS, JointMerge, Reply, merge_periodically
 from vcotta.serve.merging import MergeOutcome, MergeRule
 from vcotta.serve.replica import Answered, Front, Replica, ReplicaOptions
 from vcotta.serve.requests import Limits, RefusedError
@@ -129,7 +129,7 @@ class Fleet:
             self.merging.check(loaded.method)
             folder, kept = _keep_bundle(bundle, self.state)
             router: Any = _ROUTER
-            own = {"state": folder, "merging": replace(self.merging, every=None)}  # a replica merges nothing alone
+            own = {"state": folder, "merging": replace(self.merging, every=None)}  # replicas merge together
             needs = replace(self.replica, bundle=kept, service={**self.replica.service, **own})
             if folder not in self._folders:
                 self._held.enter_context(locked(folder / ".lock", _BUSY.format(folder)))
@@ -212,7 +212,7 @@ def fleet_front(fleet: Fleet, bundle: Path, limits: Limits) -> Iterator[Front]:
         fleet.merging.check(load_bundle(bundle).method)  # fails sooner than a cluster starts
         held.enter_context(_connected(fleet.options))
         fleet.deploy(bundle)
-        with merge_now_and_then(fleet.merge_changed, fleet.merging.every):
+        with merge_periodically(fleet.merge_changed, fleet.merging.every):
             yield Front(fleet.ask, fleet.ask_all, limits, fleet.merge, fleet.replica.tokens)
 
 

@@ -60,7 +60,8 @@ class Service:
 
     Raises:
         BlockingIOError: Another server uses the state folder, and it is not shared.
-        ValueError: The bundle's network cannot be built, or the state folder is of another bundle.
+        ValueError: The bundle's network cannot be built, the state folder is of another bundle, or a service that
+            shares it is to merge by itself.
 
     Attributes:
         bundle: The bundle without its tensors.
@@ -84,6 +85,11 @@ class Service:
         shared: bool = False,
         merge_seconds: float = SILENT_SECONDS,
     ) -> None:
+        if shared and merging is not None and merging.every is not None:
+            raise ValueError(
+                "Expected `merging.every` to be None where processes share streams, but got "
+                f"{merging.every:g}. Merge those of all processes with `vcotta.serve.joint_merge.JointMerge`."
+            )
         self.state, self.limits, self.metrics, self.shared = state, limits or Limits(), Metrics(), shared
         self.pool = bundle.batch_size if pool is None else pool
         self._adapters = Adapters(bundle, runtime, trusted, self.pool)
@@ -229,7 +235,8 @@ class Service:
         Where other processes share the streams, 409: see `join_merge`.
         """
         if self.shared:
-            raise RefusedError(409, "This process has a part of the streams only, and merges none alone.")
+            detail = "This replica has only some of the streams. Send POST /v1/merge to the server's address."
+            raise RefusedError(409, detail)
 
         def merge(stream: Stream) -> Served:
             return replace(nothing_served(stream.engine.changes), body=self._merging.run().as_json())
