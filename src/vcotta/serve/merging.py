@@ -274,10 +274,10 @@ class Merging:
 
     def drop(self, failed: bool = False) -> None:
         """Remove what `write` has written, and count a failure."""
-        for stream in self._written:
-            stream.engine.drop_next(self._files[stream.name])
-        self._written = []
+        written, self._written = self._written, []
         self._metrics.failed_merges.inc(failed)
+        for stream in written:
+            stream.engine.drop_next(self._files[stream.name])
 
     def _chosen(self) -> list[Stream]:
         return [stream for stream in self._streams.all() if self.rule.chooses(stream.name)]
