@@ -175,6 +175,38 @@ def test_a_merge_whose_second_state_cannot_be_written_changes_nothing(
         assert same_state(states(service, "b")[0], before[1])
 
 
+def test_a_merge_that_fails_and_cannot_be_cleaned_up_changes_no_stream(
+    vcotta_bundle, tmp_path, images, monkeypatch, caplog
+) -> None:
+    real_save, real_unlink = state_store.save_checkpoint, Path.unlink
+
+    def fails(place, manifest, what, *more):
+        if place.name == "c" and isinstance(what, dict):
+            raise OSError("full")
+        real_save(place, manifest, what, *more)
+
+    def stays(self, *more, **options):
+        if self.parts[-3:] == ("a", "checkpoints", "3.safetensors"):
+            raise PermissionError("injected")
+        real_unlink(self, *more, **options)
+
+    with start(vcotta_bundle, tmp_path / "state") as service:
+        for place, name in enumerate("abc"):
+            send(service, images, name, range(place, place + 2))
+        before = states(service, *"abc")
+        monkeypatch.setattr(state_store, "save_checkpoint", fails)
+        monkeypatch.setattr(Path, "unlink", stays)
+        with pytest.raises(RefusedError, match="no stream was changed"):
+            merge(service)
+        monkeypatch.setattr(state_store, "save_checkpoint", real_save)
+        monkeypatch.setattr(Path, "unlink", real_unlink)
+        assert "injected" in caplog.text
+        assert all(map(same_state, states(service, *"abc"), before))
+        assert [service.find(name).engine.store.current().name for name in "abc"] == ["2.safetensors"] * 3
+        assert merge(service)["merged"] == ["a", "b", "c"]
+        assert [service.find(name).engine.changes for name in "abc"] == [3, 3, 3]
+
+
 def test_a_stream_that_cannot_be_read_is_left_out(vcotta_bundle, tmp_path, images) -> None:
     with start(vcotta_bundle, tmp_path / "state") as service:
         for place, name in enumerate("abc"):
@@ -201,7 +233,7 @@ def test_one_stream_or_another_method_cannot_be_merged(vcotta_bundle, bundle, im
         start(bundle, merging=MergeRule(every=60.0))
 
 
-def test_streams_are_merged_now_and_then_but_not_again_while_nothing_changes(vcotta_bundle, images) -> None:
+def test_streams_are_merged_periodically_but_not_again_while_nothing_changes(vcotta_bundle, images) -> None:
     with start(vcotta_bundle, merging=MergeRule(every=0.1)) as service:
         send(service, images, "a", range(1))
         send(service, images, "b", range(1, 2))

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -13,9 +14,17 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra `serve` is not installed")
 
 from vcotta.serve import load_bundle, save_bundle
-from vcotta.serve.ray_engine import Fleet, FleetOptions, _delete, _keep_bundle, fleet_front, update_on_hangup
+from vcotta.serve.ray_engine import (
+    Fleet,
+    FleetOptions,
+    _delete,
+    _keep_bundle,
+    _lost_is_refused,
+    fleet_front,
+    update_on_hangup,
+)
 from vcotta.serve.replica import ReplicaOptions
-from vcotta.serve.requests import Limits
+from vcotta.serve.requests import Limits, RefusedError
 from vcotta.serve.service import Service
 
 from .conftest import small_bundle
@@ -82,6 +91,15 @@ def test_a_fleet_whose_folder_another_one_uses_is_refused(bundle, bundle_path, t
         pass
 
 
+def test_a_merge_that_is_asked_for_during_another_is_refused_at_once(bundle_path, tmp_path) -> None:
+    fleet = Fleet(FleetOptions(), ReplicaOptions(bundle_path, {}), tmp_path)
+    began = time.monotonic()
+    with fleet._changing, pytest.raises(RefusedError, match="streams are being merged") as refused:
+        fleet.merge()
+    assert time.monotonic() - began < 5
+    assert (refused.value.status, refused.value.headers) == (503, {"Retry-After": "30"})
+
+
 def test_each_bundle_is_kept_beside_its_states(tmp_path) -> None:
     path = tmp_path / "model.bundle"
     folders = []
@@ -119,3 +137,20 @@ def test_replicas_have_three_minutes_to_save_their_states(caplog) -> None:
         _delete(SimpleNamespace(delete=lambda name, left=left: delete(name, left)))
         assert left == [tries - min(tries, 3)]
         assert ("did not stop in time" in caplog.text) == complaint
+
+
+def test_a_lost_replica_is_told_apart_from_an_exception_of_its_code(monkeypatch) -> None:
+    lost = type("RayError", (Exception,), {})
+    of_the_code = type("RayTaskError", (lost,), {})
+    modules = {
+        "ray": SimpleNamespace(),
+        "ray.exceptions": SimpleNamespace(RayError=lost, RayTaskError=of_the_code),
+        "ray.serve": SimpleNamespace(),
+        "ray.serve.exceptions": SimpleNamespace(RayServeException=type("RayServeException", (Exception,), {})),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    with pytest.raises(RefusedError, match="may be lost"), _lost_is_refused():
+        raise lost("the actor died")
+    with pytest.raises(of_the_code, match="odd"), _lost_is_refused():
+        raise of_the_code("KeyError: odd")

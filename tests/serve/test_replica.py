@@ -228,7 +228,7 @@ def test_a_replica_whose_worker_has_ended_is_not_healthy(fleet) -> None:
         one.check_health()
 
 
-def test_an_error_that_nothing_foresaw_is_not_lost() -> None:
+def test_an_unexpected_error_is_not_lost() -> None:
     async def broken(scope, receive, send) -> None:
         raise KeyError("odd")
 
@@ -259,7 +259,7 @@ def test_a_binary_inference_goes_to_its_stream(fleet, images) -> None:
     assert fleet.asked == [("b", 0)]
 
 
-def test_a_failure_that_nothing_foresaw_is_in_the_log_of_its_replica(fleet, monkeypatch, caplog) -> None:
+def test_an_unexpected_failure_is_in_the_log_of_its_replica(fleet, monkeypatch, caplog) -> None:
     monkeypatch.setattr("vcotta.serve.app.render", lambda *_, **__: 1 / 0)
     assert client_of(fleet).get("/").status_code == 500
     assert "ZeroDivisionError" in "".join(str(one.exc_text) for one in caplog.records)
@@ -273,3 +273,17 @@ def test_the_front_logs_why_it_could_not_answer(caplog) -> None:
     http = TestClient(Front(lost, lost, LIMITS))
     assert http.get("/v1/state").status_code == 503
     assert [(one.levelname, "the replica is lost" in one.message) for one in caplog.records] == [("WARNING", True)]
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/v1/merge"), ("GET", "/v1/state"), ("GET", "/metrics")])
+def test_an_unexpected_error_of_the_front_is_answered_and_logged_as_one_server_does(method, path, caplog) -> None:
+    def fails(*_):
+        raise MemoryError("no room")
+
+    http = TestClient(Front(fails, fails, LIMITS, fails, TOKENS), raise_server_exceptions=False)
+    answer = http.request(method, path, headers=OPERATOR | {"X-Request-ID": "one"})
+    assert (answer.status_code, answer.json()) == (500, {"detail": "The server failed; see its log."})
+    assert (answer.headers["x-request-id"], answer.headers["cache-control"]) == ("one", "no-store")
+    (line,) = [one for one in caplog.records if " status=500 " in one.message]
+    assert (line.levelname, "MemoryError: no room" in line.message) == ("WARNING", True)
+    assert any(one.exc_info for one in caplog.records)

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from vcotta.serve.merging import MergeRule
 from vcotta.serve.requests import RefusedError
 from vcotta.serve.service import Service
 from vcotta.serve.streams import DEFAULT, StreamLimits
@@ -140,6 +141,12 @@ def test_one_process_of_several_merges_no_streams_alone(pair, images) -> None:
     one, _ = pair
     step(one, images(6), "a")
     step(one, images(6, 1), "b")
-    with pytest.raises(RefusedError, match="merges none alone") as refused:
+    with pytest.raises(RefusedError, match=r"only some of the streams\. Send POST /v1/merge") as refused:
         one.merge()
     assert refused.value.status == 409
+
+
+def test_a_service_that_shares_streams_does_not_merge_periodically_by_itself(tmp_path) -> None:
+    bundle = small_bundle("vcotta", views=1)
+    with pytest.raises(ValueError, match=r"`merging\.every` to be None where processes share streams, but got 60"):
+        Service(bundle, state=tmp_path, shared=True, merging=MergeRule(every=60.0))

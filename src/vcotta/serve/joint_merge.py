@@ -1,8 +1,8 @@
 """Merges the streams of several processes that share a state folder.
 
-Each process stops between two batches, puts the states of its streams to disk and offers them. One fuses them and
-writes the result to the shared folder. Then each writes a checkpoint for its own streams, and only if all could do so
-they continue from these. Nothing is answered meanwhile, and no step is lost.
+Each process stops between two batches, puts the states of its streams to disk and offers them. One process merges
+these and writes the result to the shared folder. Then each writes a checkpoint for its own streams, and only if all
+could do so they continue from these. Nothing is answered meanwhile, and no step is lost.
 
 If a process is killed before all have written, no stream of the others is changed; after that all are merged. Its own
 streams continue from their newest checkpoint, which may be the merged one.
@@ -27,13 +27,30 @@ from typing import Any
 from vcotta._util.tensorfile import read_state, write_state
 from vcotta.runs.checkpoints import KIND
 from vcotta.serve.logs import log_event
-from vcotta.serve.merging import MergeOutcome, MergeRule, Merging, Offer, fuse
+from vcotta.serve.merging import ChangeWatch, MergeOutcome, MergeRule, Merging, Offer, failure_logged, fuse
 from vcotta.serve.requests import RefusedError
 
-__all__ = ["JointMerge", "MergeMember", "MergePart", "Reply", "merge_now_and_then"]
+__all__ = [
+    "ORDER_SECONDS",
+    "SILENT_SECONDS",
+    "JointMerge",
+    "MergeMember",
+    "MergePart",
+    "Reply",
+    "merge_periodically",
+]
+
+ORDER_SECONDS = 300.0
+"""Seconds in which all processes must have followed an order; then the merge has failed."""
+
+SILENT_SECONDS = 3 * ORDER_SECONDS
+"""Seconds a process waits for the next order; then it serves its streams again.
+
+It is longer, so that a process that was quick does not give the merge up while a slow one may still write and both are
+then told to continue from what was merged.
+"""
 
 _log = logging.getLogger("vcotta.serve")
-_SECONDS = 300.0  # that a process waits for the next order; then it serves its streams again
 _FILE = "merged.safetensors"
 
 
@@ -48,6 +65,7 @@ class MergePart:
     def order(self, act: Callable[[Merging], Any], last: bool = False) -> Future[Any]:
         """Let the worker do something; raise `RefusedError` (503) after the last order."""
         done: Future[Any] = Future()
+        done.set_running_or_notify_cancel()  # an order can no longer be cancelled
         with self._lock:
             if self._over:
                 raise RefusedError(503, "The streams are served again: the merge took too long, or the server stops.")
@@ -56,18 +74,18 @@ class MergePart:
         return done
 
     def close(self) -> None:
-        """Give the merge up, unless it is over."""
+        """Give the merge up, unless it is over; it counts as failed."""
         with suppress(RefusedError):
-            self.order(Merging.drop, last=True)
+            self.order(partial(Merging.drop, failed=True), last=True)
 
-    def follow(self, merging: Merging, seconds: float = _SECONDS) -> None:
+    def follow(self, merging: Merging, seconds: float = SILENT_SECONDS) -> None:
         """Follow the orders until the last one, or until none has come for so long; called by the worker."""
         last = False
         while not last:
             try:
                 act, done, last = self._orders.get(timeout=seconds)
             except queue.Empty:
-                _log.warning("A merge was given up, as nothing was heard of it for %g s", seconds)
+                _log.warning("A merge was given up, as no order came for %g s", seconds)
                 self.close()  # an order that came just now is followed first
                 continue
             try:
@@ -136,8 +154,8 @@ class MergeMember:
             states = ((name, read_state(self._files[name], KIND)["adapter"]) for name in own)
             merging.write(states, read_state(path, KIND)["adapter"])
 
-    def _finish(self, judged: Sequence[str], refused: Sequence[str], merging: Merging) -> None:
-        merging.finish(judged, refused)
+    def _finish(self, with_news: Sequence[str], refused: Sequence[str], merging: Merging) -> None:
+        merging.finish(with_news, refused)
 
     def _drop(self, failed: bool, merging: Merging) -> None:
         merging.drop(failed)
@@ -154,7 +172,7 @@ class JointMerge:
 
     def __init__(self, order_all: Callable[..., list[Reply]], rule: MergeRule) -> None:
         self._order_all, self._rule = order_all, rule
-        self._versions: dict[str, int] = {}
+        self._watch = ChangeWatch()
 
     def run(self, folder: Path, only_changed: bool = False) -> MergeOutcome | None:
         """Merge the streams; return None if ``only_changed`` and none has changed since the latest merge.
@@ -173,7 +191,7 @@ class JointMerge:
             replies = self._ask("offer", merge)
             offers = [reply.offer for reply in replies if reply.offer is not None]
             changes = {name: version for offer in offers for name, version in sorted(offer.changes.items())}
-            if only_changed and changes == self._versions:
+            if only_changed and not self._watch.changed(changes):
                 self._order_all("drop", merge, False)
                 return None
             files = {name: path for offer in offers for name, path in offer.files.items()}
@@ -182,19 +200,23 @@ class JointMerge:
             self._ask("write", merge, path, list(found.states), of=replies)
         except Exception as error:
             failed = not isinstance(error, RefusedError) or error.status >= 500
-            with suppress(RefusedError):
+            with suppress(Exception):  # the error that follows says more
                 self._order_all("drop", merge, failed)
             if isinstance(error, OSError):
                 raise RefusedError(503, f"The merged state cannot be written: {error}", Retry_After="30") from error
             raise
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # the next merge writes over it
+                path.unlink(missing_ok=True)
         try:
-            self._ask("finish", merge, found.judged, found.refused, of=replies)
-        except RefusedError as error:
-            detail = f"Merged states were written, but not every replica says that it continues from them: {error}"
+            self._ask("finish", merge, found.with_news, found.refused, of=replies)
+        except Exception as error:
+            if not isinstance(error, RefusedError):
+                _log.exception("A merge could not be finished")
+            why = error if isinstance(error, RefusedError) else "see the log."
+            detail = f"Merged states were written, but not every replica says that it continues from them: {why}"
             raise RefusedError(503, detail, Retry_After="30") from error
-        self._versions = {name: version + (name in found.states) for name, version in changes.items()}
+        self._watch.merged(changes, found.states)
         outcome = found.outcome(sorted(changes), began)
         log_event("merge", **asdict(outcome))
         return outcome
@@ -212,18 +234,14 @@ class JointMerge:
 
 
 @contextmanager
-def merge_now_and_then(merge: Callable[[], object], every: float | None) -> Iterator[None]:
+def merge_periodically(merge: Callable[[], object], every: float | None) -> Iterator[None]:
     """Within the block, merge every so many seconds, never for None; a merge that fails is logged."""
     ended = threading.Event()
 
     def work() -> None:
         while not ended.wait(every):
-            try:
+            with failure_logged():
                 merge()
-            except RefusedError as error:  # too few streams, for example
-                log_event("merge_failed", logging.WARNING if error.status >= 500 else logging.INFO, reason=error.detail)
-            except Exception:  # the next one may succeed
-                _log.exception("Streams could not be merged")
 
     thread = threading.Thread(target=work, name="vcotta-merge", daemon=True)
     if every is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,7 +23,17 @@ from vcotta.serve.metrics import Metrics
 from vcotta.serve.requests import RefusedError
 from vcotta.serve.streams import Stream, Streams
 
-__all__ = ["Fused", "MergeOutcome", "MergeRule", "Merging", "Offer", "fuse", "read_checkpoint"]
+__all__ = [
+    "ChangeWatch",
+    "Fused",
+    "MergeOutcome",
+    "MergeRule",
+    "Merging",
+    "Offer",
+    "failure_logged",
+    "fuse",
+    "read_checkpoint",
+]
 
 _log = logging.getLogger("vcotta.serve")
 
@@ -94,13 +105,13 @@ class Fused:
 
     Attributes:
         learned: The merged state.
-        judged: Streams that learned something since they were last merged.
+        with_news: Streams that learned something since they were last merged.
         refused: Those of them that learned something else than the others.
         states: The states of the streams that take what was merged.
     """
 
     learned: dict[str, Any] = field(repr=False)
-    judged: list[str]
+    with_news: list[str]
     refused: list[str]
     states: dict[str, dict[str, Any]] = field(repr=False)
 
@@ -133,6 +144,32 @@ def fuse(files: Mapping[str, Path], pattern: str) -> Fused:
     return Fused(merged.state, names, refused, {name: states[name] for name in states if name not in refused})
 
 
+class ChangeWatch:
+    """Knows whether streams have changed since they were last merged."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, int] = {}
+
+    def changed(self, versions: Mapping[str, int]) -> bool:
+        """Return whether the state versions of the streams are others than after the latest merge."""
+        return versions != self._versions
+
+    def merged(self, versions: Mapping[str, int], takers: Iterable[str]) -> None:
+        """Note the versions before a merge and which streams took what was merged, as one more change."""
+        self._versions = {**versions} | {name: versions[name] + 1 for name in takers}
+
+
+@contextmanager
+def failure_logged() -> Iterator[None]:
+    """Log an error of a merge that nobody asked for; the next one may succeed."""
+    try:
+        yield
+    except RefusedError as error:  # too few streams, for example
+        log_event("merge_failed", logging.WARNING if error.status >= 500 else logging.INFO, reason=error.detail)
+    except Exception:
+        _log.exception("Streams could not be merged")
+
+
 class Merging:
     """Merges the streams of a service; all methods but `due` are called between two batches.
 
@@ -160,7 +197,7 @@ class Merging:
         rule.check(method)
         self._streams, self.rule, self._metrics = streams, rule, metrics
         self._latest = time.monotonic()
-        self._versions: dict[str, int] = {}
+        self._watch = ChangeWatch()
         self._files: dict[str, Path] = {}
         self._written: list[Stream] = []
 
@@ -172,15 +209,11 @@ class Merging:
         """Merge if it is time and a stream has changed since; an error is logged and counted, and changes nothing."""
         if (due := self.due()) is None or due > 0:
             return
-        if self._versions == {stream.name: stream.engine.changes for stream in self._chosen()}:
+        if not self._watch.changed(_versions(self._chosen())):
             self._latest = time.monotonic()
             return
-        try:
+        with failure_logged():
             self.run()
-        except RefusedError as error:  # too few streams, for example
-            log_event("merge_failed", logging.WARNING if error.status >= 500 else logging.INFO, reason=error.detail)
-        except Exception:  # requests must still be served
-            _log.exception("Streams could not be merged; nothing has changed")
 
     def run(self) -> MergeOutcome:
         """Merge the streams of the rule.
@@ -198,7 +231,8 @@ class Merging:
             raise
         finally:
             self._latest = time.monotonic()
-        self.finish(found.judged, found.refused)
+        self.finish(found.with_news, found.refused)
+        self._watch.merged(offer.changes, found.states)
         outcome = found.outcome(offer.changes, began)
         log_event("merge", **asdict(outcome))
         return outcome
@@ -212,7 +246,7 @@ class Merging:
         chosen = self._chosen()
         found = {stream.name: _checkpoint(stream) for stream in chosen if _takes_part(stream)}
         self._files = {name: path for name, path in found.items() if path is not None}
-        return Offer({stream.name: stream.engine.changes for stream in chosen}, self._files)
+        return Offer(_versions(chosen), self._files)
 
     def write(self, takers: Iterable[tuple[str, dict[str, Any]]], learned: dict[str, Any]) -> None:
         """Write what was merged as the next checkpoint of streams, given with their states; none is changed yet.
@@ -227,31 +261,34 @@ class Merging:
                 raise RefusedError(503, detail, Retry_After="30")
             self._written.append(streams[name])
 
-    def finish(self, judged: Iterable[str], refused: Iterable[str]) -> None:
+    def finish(self, with_news: Iterable[str], refused: Iterable[str]) -> None:
         """Let the streams of `write` continue with what was merged, and note which were refused."""
-        own = [stream for stream in self._chosen() if stream.name in judged]
+        own = [stream for stream in self._chosen() if stream.name in with_news]
         for stream in self._written:
             stream.engine.continue_with_next()
         for stream in own:
             _note(stream, stream.name in refused)
         self._metrics.merges.inc()
         self._metrics.merge_refusals.inc(sum(stream.name in refused for stream in own))
-        self._versions = {stream.name: stream.engine.changes for stream in self._chosen()}
         self._written = []
 
     def drop(self, failed: bool = False) -> None:
         """Remove what `write` has written, and count a failure."""
-        for stream in self._written:
-            stream.engine.drop_next(self._files[stream.name])
-        self._written = []
+        written, self._written = self._written, []
         self._metrics.failed_merges.inc(failed)
+        for stream in written:
+            stream.engine.drop_next(self._files[stream.name])
 
     def _chosen(self) -> list[Stream]:
         return [stream for stream in self._streams.all() if self.rule.chooses(stream.name)]
 
 
+def _versions(streams: Iterable[Stream]) -> dict[str, int]:
+    return {stream.name: stream.engine.changes for stream in streams}
+
+
 def _takes_part(stream: Stream) -> bool:
-    """Whether a stream may give and take; one that was an outlier is judged again."""
+    """Whether a stream may give and take; one that was an outlier gets another try."""
     fine = not stream.pinned and not stream.comparison.flags() and not (stream.closing or stream.leaving)
     return fine and stream.engine.lost is None
 

@@ -71,8 +71,8 @@ class Metrics:
         self._guarded = self._counter("guard_events", "Batches in which the guard acted.")
         self.failed_batches = self._counter("failed_batches", "Batches on which the adapter failed.")
         self.failed_checkpoints = self._counter("checkpoint_failures", "Checkpoints that could not be written.")
-        self.merges = self._counter("merges", "Merges of what streams have learned.")
-        self.failed_merges = self._counter("merge_failures", "Merges that failed and changed nothing.")
+        self.merges = self._counter("merges", "Merges of what streams have learned; each replica counts.")
+        self.failed_merges = self._counter("merge_failures", "Merges that failed and changed no stream here.")
         self.merge_refusals = self._counter("merge_refusals", "Streams that were refused by merges.")
         about = "Requests for predictions that are not answered yet."
         self.open_requests = Gauge("vcotta_open_requests", about, registry=self.registry)

@@ -16,7 +16,7 @@ from vcotta.serve.logs import log_event, request_id, safe_path
 from vcotta.serve.metrics import Metrics
 from vcotta.serve.requests import RefusedError, discard
 
-__all__ = ["HEADERS", "Observed", "error_as_json", "handle_errors"]
+__all__ = ["FAILED", "HEADERS", "Observed", "error_as_json", "handle_errors", "reason_of"]
 
 _PARAMETERS = {  # what each parameter must be, for error messages
     "adapt": "true or false",
@@ -27,6 +27,9 @@ _PARAMETERS = {  # what each parameter must be, for error messages
     "stream": "a stream's name of 1 to 64 characters a-z, 0-9, '.', '_' and '-', a letter or digit first",
 }
 _LONGEST_REASON = 500
+FAILED = "The server failed; see its log."
+"""What a request is answered that failed unexpectedly."""
+
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
@@ -47,6 +50,11 @@ def error_as_json(request: Request, detail: str, status: int, headers: Mapping[s
     """Return an error as ``{"detail": text}``, or ``{"error": text}`` in the Open Inference Protocol."""
     v2 = request.url.path == "/v2" or request.url.path.startswith("/v2/")
     return JSONResponse({"error" if v2 else "detail": detail}, status, headers)
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a request failed, as its line in the log has it."""
+    return f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
@@ -77,10 +85,10 @@ async def _no_such_route(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _failed(request: Request, _: Exception) -> JSONResponse:
-    """Answer an error that nothing foresaw, which uvicorn logs; starlette sends this past `Observed`."""
+    """Answer an unexpected error, which uvicorn logs; starlette sends this past `Observed`."""
     headers = {name.decode(): value.decode() for name, value in HEADERS}
     headers["x-request-id"] = request.state.request_id
-    return error_as_json(request, "The server failed; see its log.", 500, headers)
+    return error_as_json(request, FAILED, 500, headers)
 
 
 class Observed:
@@ -113,7 +121,7 @@ class Observed:
         try:
             await self.app(scope, receive, observed)
         except Exception as error:
-            state["reason"] = f"{type(error).__name__}: {error}"[:_LONGEST_REASON]
+            state["reason"] = reason_of(error)
             raise
         finally:
             path = getattr(scope.get("route"), "path", scope["path"])  # of streams the route, not the name

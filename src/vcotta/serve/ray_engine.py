@@ -29,7 +29,7 @@ from vcotta._util.ray_address import knock
 from vcotta._util.validation import Count, Settings
 from vcotta.serve.bundle import load_bundle
 from vcotta.serve.claims import Claims
-from vcotta.serve.joint_merge import JointMerge, Reply, merge_now_and_then
+from vcotta.serve.joint_merge import ORDER_SECONDS, JointMerge, Reply, merge_periodically
 from vcotta.serve.merging import MergeOutcome, MergeRule
 from vcotta.serve.replica import Answered, Front, Replica, ReplicaOptions
 from vcotta.serve.requests import Limits, RefusedError
@@ -43,7 +43,6 @@ _ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 _OBJECT_STORE = 256 * 2**20  # bytes; holds requests and answers on their way, and goes to the disk beyond that
 _STOP_SECONDS = 120.0  # to answer open requests and save the states
 _ANY_SECONDS = 10.0  # until a request that needs no stream must be answered
-_MERGE_SECONDS = 300.0  # until a replica must have written its states, or what was merged
 _UNKNOWN = (
     "No answer came from the replica of this request, which may be lost, so it is not known whether it learned "
     "from the images. Another one continues from the stream's latest checkpoint."
@@ -130,7 +129,7 @@ class Fleet:
             self.merging.check(loaded.method)
             folder, kept = _keep_bundle(bundle, self.state)
             router: Any = _ROUTER
-            own = {"state": folder, "merging": replace(self.merging, every=None)}  # a replica merges nothing alone
+            own = {"state": folder, "merging": replace(self.merging, every=None)}  # replicas merge together
             needs = replace(self.replica, bundle=kept, service={**self.replica.service, **own})
             if folder not in self._folders:
                 self._held.enter_context(locked(folder / ".lock", _BUSY.format(folder)))
@@ -182,7 +181,7 @@ class Fleet:
         return dict(sorted(found))
 
     def _merge(self, only_changed: bool) -> MergeOutcome | None:
-        if not self._changing.acquire(timeout=_ANY_SECONDS):
+        if not self._changing.acquire(timeout=_ANY_SECONDS if only_changed else 0):  # a request would hold a thread
             detail = "The bundle is being updated, or streams are being merged. Try again later."
             raise RefusedError(503, detail, Retry_After="30")
         try:
@@ -193,7 +192,7 @@ class Fleet:
     def _order_all(self, order: str, merge: str, *details: Any) -> list[Reply]:
         with _lost_is_refused("A replica did not answer during a merge, and may be lost. Look at the list of streams."):
             found: list[Reply] = self._handle.broadcast("follow", order, merge, *details).results(
-                timeout_s=_MERGE_SECONDS
+                timeout_s=ORDER_SECONDS
             )
         return found
 
@@ -213,7 +212,7 @@ def fleet_front(fleet: Fleet, bundle: Path, limits: Limits) -> Iterator[Front]:
         fleet.merging.check(load_bundle(bundle).method)  # fails sooner than a cluster starts
         held.enter_context(_connected(fleet.options))
         fleet.deploy(bundle)
-        with merge_now_and_then(fleet.merge_changed, fleet.merging.every):
+        with merge_periodically(fleet.merge_changed, fleet.merging.every):
             yield Front(fleet.ask, fleet.ask_all, limits, fleet.merge, fleet.replica.tokens)
 
 
@@ -316,11 +315,14 @@ def _delete(serve: Any) -> None:
 
 @contextmanager
 def _lost_is_refused(detail: str = _UNKNOWN) -> Iterator[None]:
-    from ray.exceptions import RayError
+    """Turn errors of a lost replica into a refusal; an exception of a replica's code remains what it is."""
+    from ray.exceptions import RayError, RayTaskError
     from ray.serve.exceptions import RayServeException
 
     try:
         yield
+    except RayTaskError:
+        raise
     except (RayError, RayServeException, TimeoutError) as error:
         _log.warning("A request was not answered: %s", " ".join(str(error).split())[:200])
         raise RefusedError(503, detail, Retry_After="1") from error

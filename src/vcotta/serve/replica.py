@@ -32,7 +32,7 @@ from vcotta.serve.bundle import load_bundle
 from vcotta.serve.joint_merge import MergeMember, Reply
 from vcotta.serve.logs import log_event, log_to, request_id, safe_path
 from vcotta.serve.merging import MergeOutcome
-from vcotta.serve.observed import HEADERS, error_as_json
+from vcotta.serve.observed import FAILED, HEADERS, error_as_json, reason_of
 from vcotta.serve.oip import HEADER_LENGTH
 from vcotta.serve.predicting import only
 from vcotta.serve.requests import Limits, RefusedError, discard, read_body
@@ -134,7 +134,7 @@ async def run_request(app: ASGIApp, scope: Scope, body: bytes) -> Answered:
     try:
         await app({**scope, "asgi": {"version": "3.0"}}, receive, send)
     except Exception:  # starlette raises it again after it was answered, for the server's log
-        _log.exception("A request failed for a reason that nothing foresaw")
+        _log.exception("A request failed unexpectedly")
         if not parts:
             raise
     return status, headers, b"".join(parts)
@@ -233,23 +233,29 @@ class Front:
         try:
             status, headers, body = await self._answer(request, identity)
         except RefusedError as error:
-            await discard(request, self._limits)
-            path = safe_path(scope["path"])
-            failed = error.status >= 500
-            log_event(
-                "request",
-                logging.WARNING if failed else logging.INFO,
-                id=identity,
-                method=scope["method"][:20],
-                path=path,
-                status=error.status,
-                **({"reason": error.detail} if failed else {}),
-            )
-            response = error_as_json(request, error.detail, error.status, error.headers)
-            headers = [*response.raw_headers, *HEADERS, (b"x-request-id", identity.encode())]
-            status, body = error.status, bytes(response.body)
+            status, headers, body = await self._refuse(request, identity, error, error.detail)
+        except Exception as error:  # in a merge here, or in a replica's code
+            _log.exception("A request failed unexpectedly")
+            status, headers, body = await self._refuse(request, identity, RefusedError(500, FAILED), reason_of(error))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+    async def _refuse(self, request: Request, identity: str, error: RefusedError, reason: str) -> Answered:
+        """Log an error, for this reason, and return the answer."""
+        await discard(request, self._limits)
+        failed = error.status >= 500
+        log_event(
+            "request",
+            logging.WARNING if failed else logging.INFO,
+            id=identity,
+            method=request.method[:20],
+            path=safe_path(request.scope["path"]),
+            status=error.status,
+            **({"reason": reason} if failed else {}),
+        )
+        response = error_as_json(request, error.detail, error.status, error.headers)
+        headers = [*response.raw_headers, *HEADERS, (b"x-request-id", identity.encode())]
+        return error.status, headers, bytes(response.body)
 
     async def _answer(self, request: Request, identity: str) -> Answered:
         path, accept = request.url.path, request.headers.get("accept", "")

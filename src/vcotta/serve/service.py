@@ -26,7 +26,7 @@ from vcotta.serve.bundle import Bundle
 from vcotta.serve.claims import LOOK_SECONDS
 from vcotta.serve.engine import Engine, StateLostError
 from vcotta.serve.jobs import Job, Served, nothing_served, refuse, stopping
-from vcotta.serve.joint_merge import MergePart
+from vcotta.serve.joint_merge import SILENT_SECONDS, MergePart
 from vcotta.serve.logs import log_event
 from vcotta.serve.merging import MergeRule, Merging
 from vcotta.serve.metrics import Metrics
@@ -56,10 +56,12 @@ class Service:
         runtime: Device and precision.
         trusted: As for `Bundle.build_network`.
         shared: Whether other processes serve the same state folder; each stream is then served by one at a time.
+        merge_seconds: Seconds without an order after which a merge with these processes is given up.
 
     Raises:
         BlockingIOError: Another server uses the state folder, and it is not shared.
-        ValueError: The bundle's network cannot be built, or the state folder is of another bundle.
+        ValueError: The bundle's network cannot be built, the state folder is of another bundle, or a service that
+            shares it is to merge by itself.
 
     Attributes:
         bundle: The bundle without its tensors.
@@ -81,7 +83,13 @@ class Service:
         runtime: Runtime | None = None,
         trusted: str | None = None,
         shared: bool = False,
+        merge_seconds: float = SILENT_SECONDS,
     ) -> None:
+        if shared and merging is not None and merging.every is not None:
+            raise ValueError(
+                "Expected `merging.every` to be None where processes share streams, but got "
+                f"{merging.every:g}. Merge those of all processes with `vcotta.serve.joint_merge.JointMerge`."
+            )
         self.state, self.limits, self.metrics, self.shared = state, limits or Limits(), Metrics(), shared
         self.pool = bundle.batch_size if pool is None else pool
         self._adapters = Adapters(bundle, runtime, trusted, self.pool)
@@ -93,6 +101,7 @@ class Service:
         self.metrics.watch(self)
         self._schedule = Schedule(self.pool, wait)
         self._parts: deque[MergePart] = deque()
+        self._merge_seconds = merge_seconds
         self._ready = threading.Condition()
         self._stopping = False
         self._worker = threading.Thread(target=self._work, name="vcotta-adapter", daemon=True)
@@ -226,7 +235,8 @@ class Service:
         Where other processes share the streams, 409: see `join_merge`.
         """
         if self.shared:
-            raise RefusedError(409, "This process has a part of the streams only, and merges none alone.")
+            detail = "This replica has only some of the streams. Send POST /v1/merge to the server's address."
+            raise RefusedError(409, detail)
 
         def merge(stream: Stream) -> Served:
             return replace(nothing_served(stream.engine.changes), body=self._merging.run().as_json())
@@ -300,12 +310,14 @@ class Service:
     def _work(self) -> None:
         try:
             self._serve_all()
-        finally:  # however the worker ends, no request waits for ever
+        finally:  # however the worker ends, no request waits for ever and all states are saved
             self._stop()
-        self._follow_merges()
-        for stream in self.streams.all():
-            if not stream.engine.saved:
-                stream.engine.save()
+            try:
+                self._follow_merges()
+            finally:
+                for stream in self.streams.all():
+                    if not stream.engine.saved:
+                        stream.engine.save()
 
     def _serve_all(self) -> None:
         while (batch := self._next_batch()) is not None:
@@ -350,9 +362,9 @@ class Service:
     def _follow_merges(self) -> None:
         """Do this process's part of merges, each until its end."""
         while self._parts:
-            with self._ready:
-                self.streams.take_free(self._merging.rule.chooses)
-            self._parts[0].follow(self._merging)
+            if not self._stopping:
+                self.streams.take_free(self._merging.rule.chooses, self._ready)
+            self._parts[0].follow(self._merging, self._merge_seconds)
             with self._ready:
                 self._parts.popleft()  # until then `_stop` may end it
 

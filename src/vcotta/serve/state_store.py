@@ -119,10 +119,16 @@ class StateStore:
         return self._restore_point
 
     def go_back(self, path: Path, changes: int) -> None:
-        """Remove the checkpoint that was just written; the one before it is the restore point again."""
+        """Remove the checkpoint that was just written; the one before it is the restore point again.
+
+        If it cannot be removed, that is logged, and the next checkpoint is written over it.
+        """
         newest, self._restore_point, self._saved = self._restore_point, path, changes
         if newest is not None and newest != path:
-            newest.unlink(missing_ok=True)
+            try:
+                newest.unlink(missing_ok=True)
+            except OSError as error:
+                _log.warning("A checkpoint of a merge that failed cannot be removed: %s", error)
 
     def start_anew(self) -> None:
         """Make the adapter's start the restore point."""

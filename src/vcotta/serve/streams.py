@@ -5,6 +5,8 @@ The adapters in memory are bounded: those that are needed last are put to disk, 
 
 from __future__ import annotations
 
+import errno
+import logging
 import re
 import shutil
 import threading
@@ -37,6 +39,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")  # no capitals: some file syste
 _FOLDER, _CLAIMS, _PINNED = "streams", "claims", "pinned.json"
 _KEPT, _KEPT_OF_MANY = 600, 60  # batches
 _LEAST = 2 * 2**30  # bytes for states, where `memory` is not given and two states need less
+_NO_FILES_LEFT = {errno.EMFILE, errno.ENFILE}
+_SPARE_FILES = 32  # file descriptors for requests and checkpoints
+_log = logging.getLogger("vcotta.serve")
 
 
 def check_name(name: str) -> str:
@@ -227,12 +232,33 @@ class Streams:
         self._streams[name] = self._make(name)
         return self._streams[name], True
 
-    def take_free(self, chooses: Callable[[str], bool]) -> None:
-        """Take the streams with a chosen name that have adapted and that no process uses."""
-        for name in [] if self._claims is None else [DEFAULT, *self._kept()]:
-            if name not in self._streams and chooses(name) and self._has_adapted(name):
-                with suppress(RefusedError):  # another process uses it
-                    self._take_kept(name)
+    def take_free(self, chooses: Callable[[str], bool], lock: threading.Condition) -> None:
+        """Take the streams with a chosen name that have adapted and that no process uses; log those it cannot take.
+
+        The lock is held for one stream at a time. Each stream needs an open file: when there are no more, some streams
+        are given back.
+        """
+        if self._claims is None:
+            return
+        try:
+            names = [name for name in [DEFAULT, *self._kept()] if name not in self._streams and chooses(name)]
+        except OSError as error:
+            _log.warning("Streams that no process uses are not merged, as they cannot be listed: %s", error)
+            return
+        taken: list[Stream] = []
+        for name in names:
+            try:
+                if self._has_adapted(name):
+                    with lock, suppress(RefusedError):  # another process uses it
+                        taken += [] if name in self._streams or (new := self._take_kept(name)) is None else [new]
+            except OSError as error:
+                _log.warning("The stream %s is not merged, as it cannot be taken: %s", name, error)
+                if error.errno in _NO_FILES_LEFT:
+                    with lock:
+                        for stream in taken[-_SPARE_FILES:]:
+                            if not stream.queue:
+                                self.hand_over(stream)
+                    return
 
     def ask_for(self, name: str) -> bool:
         """Return whether no other process uses a stream; ask the one that does to hand it over."""
@@ -243,7 +269,14 @@ class Streams:
 
         The streams are changed while the lock is held, and saved while it is not. Streams with waiting requests stay.
         """
-        if self._claims is None or not (names := self._claims.asked()):
+        if self._claims is None:
+            return
+        try:
+            names = self._claims.asked()
+        except OSError as error:
+            _log.warning("Cannot look which streams other processes ask for: %s", error)
+            return
+        if not names:
             return
         with lock:
             found = [self._streams[name] for name in names if name in self._streams]
@@ -324,11 +357,13 @@ class Streams:
             return None
         if not self._claims.take(name):
             raise _elsewhere(name)
-        if not self._is_kept(name):  # deleted by the process that had it
-            self._claims.release(name)
-            return None
-        self._streams[name] = self._make(name)
-        return self._streams[name]
+        try:
+            if self._is_kept(name):
+                self._streams[name] = self._make(name)
+        finally:
+            if name not in self._streams:  # deleted by the process that had it, or it cannot be read
+                self._claims.release(name)
+        return self._streams.get(name)
 
     def _is_kept(self, name: str) -> bool:
         folder = self._folder(name)
