@@ -105,6 +105,14 @@ def test_unknown_names_and_options_suggest_the_nearest(tiny) -> None:
         vcotta.methods.TENT(tiny(), vcotta.methods.BNConfig())
 
 
+def test_swapped_arguments_are_refused_as_such_without_the_networks_layers(tiny) -> None:
+    with pytest.raises(TypeError, match=r"swapped: write build_adapter\('bn', model\)") as caught:
+        build_adapter(tiny(), "bn")
+    assert "Conv2d" not in str(caught.value)
+    with pytest.raises(TypeError, match=r"Expected `name` to be the name of a method, but got \w+\. See list_methods"):
+        build_adapter(vcotta.methods.TENT, tiny())
+
+
 def test_an_adapter_prints_its_settings(tiny) -> None:
     settings = "statistics='batch', label_prior=False, lr=0.5, optimizer='adam'"
     assert repr(build_adapter("tent", tiny(), lr=0.5)) == f"TENT(TENTConfig({settings}), seed=0, steps=0)"

@@ -33,6 +33,9 @@ _USUAL = {
 }
 """Names of others, without spaces, hyphens and underscores, and ours."""
 
+_LONG = 12
+"""A list of more names than this follows the suggestion, which it would hide."""
+
 
 def notes() -> Callable[..., None]:
     """Return a `warnings.showwarning` that prints each warning once, as a note without its source line."""
@@ -93,12 +96,16 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> ValueError:
     what = f"`{kind}`" if kind.isidentifier() else f"the {kind}"
     if not names:
         return ValueError(f"There is no {kind}, but got {name!r}.")
-    text = f"Expected {what} to be one of {', '.join(names)}, but got {name!r}."
-    parts = str(name).split()
+    hint, parts = "", str(name).split()
     if len(parts) > 1 and set(parts) <= set(names):
-        return ValueError(f"{text} Several names are separated by commas: {','.join(parts)}.")
-    near = _nearest(str(name).lower(), names)
-    return ValueError(f"{text} Did you mean {near!r}?" if near else text)
+        hint = f" Several names are separated by commas: {','.join(parts)}."
+    elif near := _nearest(str(name).lower(), names):
+        hint = f" Did you mean {near!r}?"
+    if hint and len(names) > _LONG:
+        return ValueError(
+            f"Expected {what} to be one of {len(names)} names, but got {name!r}.{hint} All names: {', '.join(names)}."
+        )
+    return ValueError(f"Expected {what} to be one of {', '.join(names)}, but got {name!r}.{hint}")
 
 
 def _nearest(name: str, names: list[str]) -> str | None:

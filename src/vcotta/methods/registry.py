@@ -235,6 +235,8 @@ def build_adapter(
         >>> adapter(torch.rand(5, 3, 2, 2)).shape
         torch.Size([5, 2])
     """
+    if not isinstance(name, str):
+        raise TypeError(_not_a_name(name, model))
     method = find_method(name)
     if config is None:
         config = configure(name, dataset=dataset, preset=preset, **options)
@@ -266,6 +268,13 @@ def build_adapter(
     if probe is not None:
         adapter.add_probe(*probe)
     return adapter
+
+
+def _not_a_name(name: object, model: object) -> str:
+    """What is wrong with a first argument that is no text."""
+    swapped = isinstance(name, nn.Module) and isinstance(model, str)
+    hint = f"The arguments are swapped: write build_adapter({model!r}, model)." if swapped else "See list_methods()."
+    return f"Expected `name` to be the name of a method, but got {type(name).__name__}. {hint}"
 
 
 def _check_config(method: type[Adapter], config: Any, others: Mapping[str, Any]) -> None:
