@@ -26,6 +26,15 @@ def test_only_a_near_name_is_suggested(given, known, meant) -> None:
     assert text.endswith("." if meant is None else f" Did you mean {meant!r}?")
 
 
+def test_the_suggestion_comes_before_a_long_list() -> None:
+    names = [f"method-{place}" for place in range(10, 41)]
+    text = str(unknown_name("method", "metod-20", names))
+    assert text.startswith(
+        "Expected `method` to be one of 31 names, but got 'metod-20'. Did you mean 'method-20'? All names: method-10, "
+    )
+    assert str(unknown_name("method", "x", names)).startswith("Expected `method` to be one of method-10, ")
+
+
 @pytest.mark.parametrize("given", ["learning_rate", "LearningRate", "learning-rate", "step_size"])
 def test_the_usual_names_of_settings_suggest_ours(given) -> None:
     assert str(unknown_name("option of tent", given, ["lr", "optimizer", "source_lr"])).endswith("Did you mean 'lr'?")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,29 @@ def test_methods_are_listed_with_what_they_need_and_cost(command) -> None:
         method = vcotta.methods.find_method(name)
         assert f" {name} " in out
         assert method.card.venue in out
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_methods_on_a_narrow_terminal_are_names_and_what_they_do_without_broken_words(
+    command, monkeypatch, width
+) -> None:
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": str(width)}.items():
+        monkeypatch.setenv(name, value)
+    out = re.sub(r"\x1b\[[0-9;]*m", "", command("methods")[1])
+    assert max(map(len, out.splitlines())) <= width
+    cells = [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")]
+    words = " ".join(what for _, what in cells).split()
+    for name in vcotta.list_methods():
+        assert vcotta.methods.marked(name) in [cell.strip() for cell, _ in cells]
+        assert set(vcotta.methods.find_method(name).summary.split()) <= set(words)
+    assert "vcotta methods NAME" in out
+
+
+def test_a_methods_page_has_the_facts_that_a_narrow_table_leaves_out(command) -> None:
+    out = command("methods", "eata")[1]
+    assert "Venue: ICML 2022\n" in out
+    assert "Needs of the source: 2000 images" in out
+    assert "Cost of a batch: 1 forward, 1 backward" in out
 
 
 def test_an_interruption_prints_a_line_and_exits_with_130(command, monkeypatch) -> None:

@@ -58,8 +58,9 @@ def test_words_on_the_command_line_win_and_other_settings_stay(command, tmp_path
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("limt = 5", "option in run.toml to be one of method, out, "),
-        ("limt = 5", "but got 'limt'. Did you mean 'limit'? Settings of the method go below a line [set]."),
+        ("limt = 5", "option in run.toml to be one of "),
+        ("limt = 5", "but got 'limt'. Did you mean 'limit'? All names: method, out, "),
+        ("limt = 5", ". Settings of the method go below a line [set]."),
         ("lr = 0.1", "Settings of the method go below a line [set]."),
         ("limit = ", "Expected run.toml to be a TOML file"),
         ("overwrite = 1", "Expected `overwrite` to be true or false, but got 1."),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,17 @@ def test_a_report_prints_a_table_and_writes_every_file(command, write_run, tmp_p
     assert out.rstrip().endswith("Report of 3 runs: report/report.html")
     for name in ("report.html", "report.md", "report.csv", "figures/error.png", "figures/error.pdf"):
         assert (tmp_path / "report" / name).stat().st_size > 100
+
+
+def test_a_replaced_report_of_other_runs_is_named(command, write_run) -> None:
+    write_run("bn", "bn", 1)
+    write_run("source", "source", 4)
+    assert "replaces" not in command("report", "runs", "--out", "report")[1]
+    assert "replaces" not in command("report", "runs", "--out", "report")[1]  # the same runs
+    out = command("report", "runs/bn", "--out", "report")[1]
+    assert out.rstrip().endswith("Report of 1 run: report/report.html, which replaces that of 2 runs")
+    Path("report/report.csv").write_bytes(b"\xff\n\0")
+    assert command("report", "runs/bn", "--out", "report")[0] == 0
 
 
 def test_runs_of_different_streams_are_one_line_of_error_with_the_reason(command, write_run, tmp_path) -> None:

@@ -36,7 +36,7 @@ def test_unknown_name_suggests_the_nearest():
 
 @pytest.mark.parametrize("name", [None, 3, ["fog"], "all"])
 def test_name_that_is_none_of_ours_is_refused(name):
-    with pytest.raises(ValueError, match="Expected `name` to be one of gaussian_noise, shot_noise"):
+    with pytest.raises(ValueError, match=r"Expected `name` to be one of .*gaussian_noise, shot_noise"):
         corrupt(IMAGES, name, 1)
 
 

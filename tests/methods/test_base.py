@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
+import vcotta
 from vcotta.methods import TENT, TENTConfig
 
 
@@ -41,3 +43,24 @@ def test_parameter_distance_is_relative_to_the_start_and_zero_at_it(tiny, images
     now, start = (torch.cat([pair[side].detach().flatten() for pair in pairs]) for side in (0, 1))
     assert adapter.parameter_distance() == pytest.approx(((now - start).norm() / start.norm()).item(), rel=1e-5)
     assert adapter.parameter_distance() > 0
+
+
+class WithoutGradient(nn.Module):
+    """A network whose forward pass runs without gradient."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    @torch.no_grad()
+    def forward(self, images):
+        return self.net(images)
+
+
+@pytest.mark.parametrize("name", ["tent", "cotta", "sar", "rdumb", "vcotta"])
+def test_a_network_whose_outputs_have_no_gradient_is_refused_with_what_to_do(name, tiny, images) -> None:
+    net = WithoutGradient(tiny())
+    adapter = vcotta.build_adapter(name, vcotta.to_variational(net) if name == "vcotta" else net)
+    with pytest.raises(ValueError, match=r"outputs of WithoutGradient .*gradient.* torch\.no_grad\(\)"):
+        adapter(images())
+    assert vcotta.build_adapter("bn", net)(images()).shape == (6, 4)

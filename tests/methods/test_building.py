@@ -105,6 +105,44 @@ def test_unknown_names_and_options_suggest_the_nearest(tiny) -> None:
         vcotta.methods.TENT(tiny(), vcotta.methods.BNConfig())
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "meant"),
+    [
+        ("vcotta", "loader", "source=..."),
+        ("vcotta", "source_loader", "source=..."),
+        ("tent", "train_loader", "source=..."),
+        ("source", "loader", "source=..."),
+        ("tent", "random_seed", "seed=..."),
+        ("vcotta", "epochs", "warmup=WarmUpConfig(epochs=3)"),
+        ("vcotta", "num_epochs", "warmup=WarmUpConfig(epochs=3)"),
+        ("vcotta", "sigma_ratio", "warmup=WarmUpConfig(sigma_ratio=3)"),
+        ("tent", "patience", "guard=Guard(patience=3)"),
+        ("tent", "precision", "runtime=Runtime(precision=3)"),
+    ],
+)
+def test_what_is_no_option_but_set_otherwise_is_named_as_it_is_written(name, option, meant, tiny) -> None:
+    with pytest.raises(ValueError, match="Expected") as caught:
+        build_adapter(name, tiny(), **{option: 3})
+    assert str(caught.value) == f"Expected an option of {name}, but got {option!r}. Write {meant} in its place."
+
+
+def test_an_option_with_a_setting_of_the_warm_up_much_like_it_is_still_the_one_suggested(tiny) -> None:
+    with pytest.raises(ValueError, match="Did you mean 'views'"):
+        build_adapter("vcotta", tiny(), view=3)
+    with pytest.raises(ValueError, match="Did you mean 'lr'"):
+        build_adapter("tent", tiny(), learning_rate=3)
+    with pytest.raises(ValueError, match=r"be one of statistics, label_prior, lr, optimizer, but got 'epochs'\.$"):
+        build_adapter("tent", tiny(), epochs=3)  # has no warm-up
+
+
+def test_swapped_arguments_are_refused_as_such_without_the_networks_layers(tiny) -> None:
+    with pytest.raises(TypeError, match=r"swapped: write build_adapter\('bn', model\)") as caught:
+        build_adapter(tiny(), "bn")
+    assert "Conv2d" not in str(caught.value)
+    with pytest.raises(TypeError, match=r"Expected `name` to be the name of a method, but got \w+\. See list_methods"):
+        build_adapter(vcotta.methods.TENT, tiny())
+
+
 def test_an_adapter_prints_its_settings(tiny) -> None:
     settings = "statistics='batch', label_prior=False, lr=0.5, optimizer='adam'"
     assert repr(build_adapter("tent", tiny(), lr=0.5)) == f"TENT(TENTConfig({settings}), seed=0, steps=0)"

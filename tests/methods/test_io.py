@@ -237,3 +237,11 @@ def test_a_foreign_or_missing_file_is_refused(tmp_path) -> None:
         vcotta.load(path)
     with pytest.raises(FileNotFoundError):
         vcotta.load(tmp_path / "none")
+
+
+def test_swapped_arguments_of_load_and_save_are_refused_as_such(tiny, tmp_path) -> None:
+    path = tmp_path / "a.vcotta"
+    with pytest.raises(TypeError, match=r"but got a TinyNet\. .*swapped: write vcotta\.load\(path, model\)"):
+        vcotta.load(tiny(), path)
+    with pytest.raises(TypeError, match=r"but got a BN\. .*swapped: write vcotta\.save\(adapter, path\)"):
+        vcotta.save(path, vcotta.build_adapter("bn", tiny()))

@@ -87,6 +87,16 @@ def test_a_file_without_such_a_method_is_refused(own, name, kind, text) -> None:
     assert find_method("bn").__name__ == "BN"
 
 
+def test_an_error_of_the_users_file_ends_in_one_full_stop(tmp_path) -> None:
+    file = tmp_path / "taken.py"
+    file.write_text(f"import vcotta{OWN}vcotta.register_method(Taken)")
+    with pytest.raises(ValueError, match=r"that failed: ValueError: .* Choose another `name`\.$"):
+        import_method(f"{file}:Taken")
+    file.write_text("1 / 0")
+    with pytest.raises(ValueError, match=r"that failed: ZeroDivisionError: division by zero\.$"):
+        import_method(f"{file}:Taken")
+
+
 def test_a_file_without_a_class_is_refused_with_how_to_name_one(own) -> None:
     with pytest.raises(ValueError, match=r"got the file .*own\.py\. Name its class too: .*own\.py:Class"):
         import_method(own)

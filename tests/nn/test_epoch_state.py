@@ -113,3 +113,9 @@ def test_ctrl_c_waits_ten_seconds_for_a_long_epoch_and_longer_for_one_that_would
     state.save(1, now=True)
     with pytest.raises(KeyboardInterrupt, match="1 of 3 epochs are saved"):
         stop(1)
+
+
+def test_a_damaged_checkpoint_is_refused_in_whole_sentences(tmp_path) -> None:
+    (tmp_path / "state").write_text("not ours")
+    with pytest.raises(ValueError, match=r"[^.]\. Move it away\.$"):
+        EpochState(tmp_path / "state", "test-1", {"model": nn.Linear(2, 2)}, {}).resume()

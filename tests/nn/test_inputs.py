@@ -53,6 +53,19 @@ def test_source_data_without_batches_is_refused_with_how_to_wrap_it(source, got)
         list(labelled_batches(source))
 
 
+@pytest.mark.parametrize(
+    ("batch", "got"),
+    [
+        ((IMAGES.numpy(), torch.zeros(1).numpy()), r"\(ndarray, ndarray\)\. Make tensors of them: .*from_numpy"),
+        ([IMAGES, [3]], r"\(Tensor, list\)\. Make tensors of them: torch\.tensor\(labels\)"),
+        ((IMAGES, torch.zeros(1).numpy()), r"\(Tensor, ndarray\)\. Make tensors of them"),
+    ],
+)
+def test_pairs_that_are_no_tensors_are_refused_by_their_types(batch, got) -> None:
+    with pytest.raises(TypeError, match=rf"to yield pairs of torch tensors, \(images, labels\), but got {got}"):
+        list(labelled_batches([batch]))
+
+
 def test_a_network_that_ends_in_a_softmax_is_refused_and_one_in_log_softmax_is_not() -> None:
     body = nn.Sequential(nn.Flatten(), nn.Linear(48, 4))
     with pytest.raises(ValueError, match=r"its outputs are probabilities.* Remove its softmax"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-__all__ = ["counted", "differences", "file_trouble", "notes", "unknown_name"]
+__all__ = ["counted", "differences", "file_trouble", "nearest", "notes", "unknown_name"]
 
 _USUAL = {
     "learningrate": "lr",
@@ -30,8 +30,21 @@ _USUAL = {
     "horizontalflip": "flip",
     "ema": "beta",
     "restoration": "restore",
+    "loader": "source",
+    "dataloader": "source",
+    "trainloader": "source",
+    "sourceloader": "source",
+    "sourcedata": "source",
+    "traindata": "source",
+    "randomseed": "seed",
+    "nepochs": "epochs",
+    "numepochs": "epochs",
+    "warmupepochs": "epochs",
 }
 """Names of others, without spaces, hyphens and underscores, and ours."""
+
+_LONG = 12
+"""A list of more names than this follows the suggestion, which it would hide."""
 
 
 def notes() -> Callable[..., None]:
@@ -93,20 +106,29 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> ValueError:
     what = f"`{kind}`" if kind.isidentifier() else f"the {kind}"
     if not names:
         return ValueError(f"There is no {kind}, but got {name!r}.")
-    text = f"Expected {what} to be one of {', '.join(names)}, but got {name!r}."
-    parts = str(name).split()
+    hint, parts = "", str(name).split()
     if len(parts) > 1 and set(parts) <= set(names):
-        return ValueError(f"{text} Several names are separated by commas: {','.join(parts)}.")
-    near = _nearest(str(name).lower(), names)
-    return ValueError(f"{text} Did you mean {near!r}?" if near else text)
+        hint = f" Several names are separated by commas: {','.join(parts)}."
+    elif near := nearest(str(name).lower(), names):
+        hint = f" Did you mean {near!r}?"
+    if hint and len(names) > _LONG:
+        return ValueError(
+            f"Expected {what} to be one of {len(names)} names, but got {name!r}.{hint} All names: {', '.join(names)}."
+        )
+    return ValueError(f"Expected {what} to be one of {', '.join(names)}, but got {name!r}.{hint}")
 
 
-def _nearest(name: str, names: list[str]) -> str | None:
-    """Return the name that others use ``name`` for, else the most similar one, else one that begins with it."""
+def nearest(name: str, names: Sequence[str], cutoff: float = 0.6) -> str | None:
+    """Return the name that others use ``name`` for, else the most similar one, else one that begins with it.
+
+    Example:
+        >>> nearest("learning_rate", ["lr", "optimizer"]), nearest("optimiser", ["lr", "optimizer"])
+        ('lr', 'optimizer')
+    """
     if (usual := _USUAL.get(re.sub(r"[ _-]", "", name))) in names:
         return usual
     originals = {other.lower(): other for other in reversed(names)}
-    near = difflib.get_close_matches(name, originals, 1)
+    near = difflib.get_close_matches(name, originals, 1, cutoff)
     if not near and len(name) > 1:
         near = [other for other in originals if other.startswith(name)]
     return originals[near[0]] if near else None

@@ -63,9 +63,13 @@ def _import_module(place: str) -> ModuleType:
                 f"Expected {place!r} to be a module, but there is none of that name. Install it, run from its "
                 "folder, or give its file: path/to/file.py:name."
             ) from error
-        raise ValueError(f"Expected to import {place}, but that failed: {error}.") from error
+        raise ValueError(_failed(place, str(error))) from error
     except Exception as error:
-        raise ValueError(f"Expected to import {place}, but that failed: {type(error).__name__}: {error}.") from error
+        raise ValueError(_failed(place, f"{type(error).__name__}: {error}")) from error
+
+
+def _failed(place: object, why: str) -> str:
+    return f"Expected to import {place}, but that failed: {why.rstrip('. ')}."
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -83,5 +87,5 @@ def _import_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise ValueError(f"Expected to import {path}, but that failed: {type(error).__name__}: {error}.") from error
+        raise ValueError(_failed(path, f"{type(error).__name__}: {error}")) from error
     return module

@@ -33,6 +33,7 @@ __all__ = [
     "parse_settings",
     "runtime_for",
     "show",
+    "table_console",
 ]
 
 Seed = Annotated[int, typer.Option(help="Seed of network, warm-up and adapter.", min=0)]
@@ -86,12 +87,17 @@ def runtime_for(device: str | None, precision: str | None) -> Any:
     return Runtime(device or ("cuda" if torch.cuda.is_available() else "cpu"), precision)  # type: ignore[arg-type]
 
 
-def show(table: Any) -> None:
-    """Print a table; where there is no terminal, at least 200 columns wide instead of 80."""
+def table_console() -> Any:
+    """Return the console for tables; where there is no terminal, it is at least 200 columns wide instead of 80."""
     from rich.console import Console
 
     console = Console()
-    Console(width=None if console.is_terminal else max(200, console.width)).print(table)
+    return Console(width=None if console.is_terminal else max(200, console.width))
+
+
+def show(table: Any) -> None:
+    """Print a table on `table_console`."""
+    table_console().print(table)
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Annotated
 
@@ -29,10 +30,20 @@ def report(
     from vcotta.report.tables import comparison
 
     check_out_folder(out)
-    found = find_runs(runs)
+    found, before = find_runs(runs), _runs_of(out)
     write_report(found, out)
     groups = best_first(group_runs(list(found.values())))
     show(comparison([run for group in groups for run in group.runs]).rich())
     for line in [*ranking(groups), *remarks(groups)]:
         typer.echo(line)
-    typer.echo(f"Report of {counted(len(found), 'run')}: {out / 'report.html'}")
+    replaced = f", which replaces that of {counted(len(before), 'run')}" if before and before != set(found) else ""
+    typer.echo(f"Report of {counted(len(found), 'run')}: {out / 'report.html'}{replaced}")
+
+
+def _runs_of(report: Path) -> set[str]:
+    """The runs that a report in a folder compares; none if there is no report."""
+    try:
+        with (report / "report.csv").open(encoding="utf-8", newline="") as file:
+            return {line["run"] for line in csv.DictReader(file)}
+    except (OSError, ValueError, KeyError, csv.Error):
+        return set()

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vcotta._version import __version__
-from vcotta.cli.options import Seed, show
+from vcotta.cli.options import Seed, show, table_console
 from vcotta.cli.output_paths import check_out_file, check_out_folder
 
+if TYPE_CHECKING:
+    from vcotta.methods import Adapter
+
 __all__ = ["demo", "info", "methods"]
+
+_ALL_COLUMNS = 160
+"""Width from which the table of methods has all columns; below, words would be broken."""
 
 
 def demo(
@@ -77,7 +83,9 @@ def methods(
     if name is not None:
         name = import_method(name)
         defaults = configure(name)
-        typer.echo(plain_docstring(getdoc(find_method(name)) or ""))
+        typer.echo(f"{plain_docstring(getdoc(find_method(name)) or '')}\n")
+        for heading, value in _about(find_method(name)).items():
+            typer.echo(f"{heading}: {value}")
         common = [StreamSettings] if isinstance(defaults, StreamSettings) else []
         for settings in (type(defaults), *common):
             typer.echo(f"\n{plain_docstring(getdoc(settings) or '')}")
@@ -90,25 +98,31 @@ def methods(
         if presets := find_method(name).presets:
             typer.echo(f"Presets: {', '.join(presets)}; choose one with --set preset=NAME.")
         return
-    table = Table(caption=RECONSTRUCTION_NOTE, caption_justify="left")
-    for heading in (
-        "Method",
-        "Venue",
-        "What it does",
-        "Trains",
-        "Needs of the source",
-        "Cost of a batch",
-        "Written from",
-        "Distributed",
-    ):
+    rows = {marked(name): _about(find_method(name)) for name in list_methods()}
+    headings, note = list(next(iter(rows.values()))), RECONSTRUCTION_NOTE
+    if table_console().width < _ALL_COLUMNS:
+        headings, note = ["What it does"], f"{note}\nMore about a method: vcotta methods NAME"
+    table = Table(caption=note, caption_justify="left")
+    table.add_column("Method", no_wrap=True)
+    for heading in headings:
         table.add_column(heading, overflow="fold")
-    for name in list_methods():
-        method = find_method(name)
-        card = method.card
-        shared = "yes" if card.distributed else "no"
-        row = (card.venue, method.summary, card.trains, card.source, card.passes, card.provenance, shared)
-        table.add_row(marked(name), *row)
+    for name, about in rows.items():
+        table.add_row(name, *(about[heading] for heading in headings))
     show(table)
+
+
+def _about(method: type[Adapter]) -> dict[str, str]:
+    """What the table of methods says of one, by heading."""
+    card = method.card
+    return {
+        "Venue": card.venue,
+        "What it does": method.summary,
+        "Trains": card.trains,
+        "Needs of the source": card.source,
+        "Cost of a batch": card.passes,
+        "Written from": card.provenance,
+        "Distributed": "yes" if card.distributed else "no",
+    }
 
 
 def info() -> None:

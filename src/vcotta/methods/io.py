@@ -37,6 +37,8 @@ def save(adapter: Adapter, path: str | os.PathLike[str], *, source: bool = True)
         ...     load(folder + "/a.vcotta", model).name
         'source'
     """
+    if isinstance(path, Adapter):
+        raise _swapped(path, "save(adapter, path)")
     network = {"variational": is_variational(adapter.start), "network": describe_network(adapter.start)}
     content = {
         "runtime": asdict(adapter.runtime),
@@ -59,6 +61,8 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, runtim
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged or of another kind, or the network is another one.
     """
+    if isinstance(path, nn.Module):
+        raise _swapped(path, "load(path, model)")
     content = read_state(path, KIND)
     try:
         state, architecture = content["adapter"], content["architecture"]
@@ -92,6 +96,12 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None, *, runtim
             f"Expected an adapter saved by vcotta.save in {path}, but it cannot be read: {error}"
         ) from error
     return adapter
+
+
+def _swapped(path: object, right: str) -> TypeError:
+    """The error for an adapter or network in place of the path."""
+    got = type(path).__name__
+    return TypeError(f"Expected `path` to be a path, but got a {got}. The arguments are swapped: write vcotta.{right}.")
 
 
 def _rebuild(network: dict[str, Any] | None, tensors: dict[str, Tensor], path: str | os.PathLike[str]) -> nn.Module:

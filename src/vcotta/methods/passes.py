@@ -13,6 +13,7 @@ from vcotta.methods.guard import Watch
 from vcotta.methods.parts.layers import catch_features
 from vcotta.nn.batch_norm import correcting, keep_views_apart, use_batch_statistics
 from vcotta.nn.class_statistics import Look
+from vcotta.nn.inputs import check_gradient
 from vcotta.nn.optim import OptimizerName, make_optimizer
 from vcotta.nn.pooled_statistics import Corrected
 from vcotta.nn.runtime import Runtime
@@ -52,10 +53,14 @@ class Passes:
         self._notes["forwards"] += 1
         if look is not None and self._corrects_itself(net):
             with correcting(net, look.correction):
-                return self.runtime.forward(net, images)
-        use_batch_statistics(net, batch_statistics and look is None and len(images) > 1)
-        with nullcontext() if look is None else Corrected(look.correction):
-            return current().split(lambda rows: self.runtime.forward(net, rows), images)
+                logits = self.runtime.forward(net, images)
+        else:
+            use_batch_statistics(net, batch_statistics and look is None and len(images) > 1)
+            with nullcontext() if look is None else Corrected(look.correction):
+                logits = current().split(lambda rows: self.runtime.forward(net, rows), images)
+        if net is not self.start:  # which is frozen
+            check_gradient(net, logits)
+        return logits
 
     def _corrects_itself(self, net: nn.Module) -> bool:
         """Whether BatchNorm layers apply a correction themselves: faster than a mode that sees every torch function."""

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
+from inspect import signature
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from vcotta._util.errors import unknown_name
+from vcotta._util.errors import nearest, unknown_name
 from vcotta._util.plugins import imported
 from vcotta._util.warn import warn
 from vcotta.bayes import WarmUpConfig, is_variational, warm_up
@@ -235,8 +236,11 @@ def build_adapter(
         >>> adapter(torch.rand(5, 3, 2, 2)).shape
         torch.Size([5, 2])
     """
+    if not isinstance(name, str):
+        raise TypeError(_not_a_name(name, model))
     method = find_method(name)
     if config is None:
+        _check_options(method, options)
         config = configure(name, dataset=dataset, preset=preset, **options)
     else:
         _check_config(method, config, options)
@@ -268,6 +272,32 @@ def build_adapter(
     if probe is not None:
         adapter.add_probe(*probe)
     return adapter
+
+
+def _not_a_name(name: object, model: object) -> str:
+    """What is wrong with a first argument that is no text."""
+    swapped = isinstance(name, nn.Module) and isinstance(model, str)
+    hint = f"The arguments are swapped: write build_adapter({model!r}, model)." if swapped else "See list_methods()."
+    return f"Expected `name` to be the name of a method, but got {type(name).__name__}. {hint}"
+
+
+def _check_options(method: type[Adapter], options: Mapping[str, Any]) -> None:
+    """Refuse an option that `build_adapter` takes by another name, or in its warm-up, guard or runtime."""
+    known = [field.name for field in fields(method.Config)]
+    groups = {"guard": Guard, "runtime": Runtime} | ({"warmup": WarmUpConfig} if method.needs_variational else {})
+    ways = {
+        one.name: f"{group}={kind.__name__}({one.name}={{}})" for group, kind in groups.items() for one in fields(kind)
+    }
+    ways |= {
+        one.name: f"{one.name}=..."
+        for one in signature(build_adapter).parameters.values()
+        if one.kind == one.KEYWORD_ONLY
+    }
+    others = [name for name in ways if name not in known]
+    for key, value in options.items():
+        if key not in known and (meant := nearest(key.lower(), [*known, *others], 0.8)) in others:
+            way = ways[meant].format(repr(value) if isinstance(value, int | float | str | None) else "...")
+            raise ValueError(f"Expected an option of {method.name}, but got {key!r}. Write {way} in its place.")
 
 
 def _check_config(method: type[Adapter], config: Any, others: Mapping[str, Any]) -> None:

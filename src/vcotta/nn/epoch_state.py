@@ -74,7 +74,7 @@ class EpochState:
         try:
             state = read_state(self.path, self.kind)
         except ValueError as error:
-            raise ValueError(f"{error}. Move it away.") from error
+            raise ValueError(f"{error} Move it away.") from error
         if other := differences(self.facts, {name: state.get(name) for name in self.facts}):
             raise ValueError(
                 f"The checkpoint {self.path} was made with other settings: {', '.join(other)}. Use those, or move it "

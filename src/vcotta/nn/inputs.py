@@ -14,6 +14,7 @@ from vcotta.nn.runtime import Runtime
 __all__ = [
     "SourceBatches",
     "check_accepted",
+    "check_gradient",
     "check_images",
     "check_labels",
     "check_learned",
@@ -94,6 +95,15 @@ def check_accepted(net: nn.Module, images: Tensor) -> int:
     return output.shape[1]
 
 
+def check_gradient(net: nn.Module, output: Tensor) -> None:
+    """Raise ValueError if parameters of a network are to be trained, but its output does not depend on them."""
+    if torch.is_grad_enabled() and not output.requires_grad and any(p.requires_grad for p in net.parameters()):
+        raise ValueError(
+            f"Expected the outputs of {type(net).__name__} to have a gradient, but they have none. Remove "
+            "torch.no_grad() and detach() from its forward."
+        )
+
+
 def other_shape(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> str | None:
     """Describe the first tensor whose name or shape differs between a network and a file; None if all agree.
 
@@ -130,6 +140,13 @@ def labelled_batches(source: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[
             f"Expected source data to be a loader that yields (images, labels), but got {type(source).__name__}.{made}"
         )
     for batch in source:
+        if isinstance(batch, tuple | list) and len(batch) == 2 and not all(isinstance(x, Tensor) for x in batch):
+            kinds = [type(x).__name__ for x in batch]
+            made = "torch.from_numpy(array)" if "ndarray" in kinds else "torch.tensor(labels)"
+            raise TypeError(
+                "Expected source data to yield pairs of torch tensors, (images, labels), but got "
+                f"({', '.join(kinds)}). Make tensors of them: {made}."
+            )
         if not _is_pair(batch) or batch[0].ndim != 4:
             raise TypeError(
                 f"Expected source data to yield batches, (images of shape (batch, channels, height, width), labels), "
