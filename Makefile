@@ -11,7 +11,7 @@ export MKL_NUM_THREADS = 1
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-demo: .venv/installed  ## train, warm up and adapt a small network on digits (about 2 minutes after the installation)
+demo: .venv/installed  ## train, warm up and adapt a small network on digits (a minute after the installation)
 	$(BIN)/vcotta demo --out demo
 
 test: .venv/installed  ## the test suite, without the slow tests

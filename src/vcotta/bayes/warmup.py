@@ -218,8 +218,8 @@ def warm_up(
                 state.after_batch(epoch, config.epochs)
             if pending is None:
                 raise ValueError(
-                    f"Expected the loader to yield batches in every epoch, but it had none in epoch {epoch + 1}"
-                    + (" of more than one image, which BatchNorm needs." if normalised else ".")
+                    f"Expected the loader to yield batches in every epoch, but it yielded none in epoch {epoch + 1}."
+                    + (" Batches of one image are left out, as BatchNorm needs more." if normalised else "")
                 )
             report(step, steps, _finite(pending, step))
             first = first or source.kept()
