@@ -29,7 +29,9 @@ def read_result(study: str, name: str) -> Any:
 def portable(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return a manifest without the folders of the machine that the run was made on."""
     kept = {key: value for key, value in manifest.items() if key != "platform"}
-    kept["command"] = [Path(word).name if "/" in word else word for word in manifest["command"]]
+    kept["command"] = _names(manifest["command"])
+    if "resumed" in kept:
+        kept["resumed"] = [stop | {"command": _names(stop["command"])} for stop in kept["resumed"]]
     if "spec" in kept:
         paths = {key: kept["spec"][key] for key in ("weights", "corrupted")}
         kept["spec"] = kept["spec"] | {key: path and Path(path).name for key, path in paths.items()}
@@ -38,6 +40,11 @@ def portable(manifest: dict[str, Any]) -> dict[str, Any]:
         }
         kept["spec"] |= {key: f"folder:{Path(name.removeprefix('folder:')).name}" for key, name in folders.items()}
     return kept
+
+
+def _names(command: Sequence[str]) -> list[str]:
+    """The words of a command, of paths the last part."""
+    return [Path(word).name if "/" in word else word for word in command]
 
 
 def keep_runs(runs: Sequence[Path], folder: Path) -> None:

@@ -80,7 +80,9 @@ def test_words_are_listed_as_in_a_sentence(words, text) -> None:
 
 def test_folders_of_the_machine_are_not_kept() -> None:
     spec = {"weights": "/home/me/w.pt", "corrupted": None, "data": "folder:/home/me/pets", "source": None}
-    kept = portable({"command": ["vcotta"], "platform": "x", "spec": spec})
+    stopped = {"batch": 3, "command": ["run.py", "--work", "/home/me/work"]}
+    kept = portable({"command": ["vcotta"], "platform": "x", "spec": spec, "resumed": [stopped]})
+    assert kept["resumed"] == [{"batch": 3, "command": ["run.py", "--work", "work"]}]
     assert kept["spec"] == {"weights": "w.pt", "corrupted": None, "data": "folder:pets", "source": None}
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "below",
     "between",
     "check_fields",
+    "check_kind",
 ]
 
 
@@ -107,6 +108,19 @@ def check_fields(config: Any) -> None:
     hints = get_type_hints(type(config), include_extras=True)
     for field in fields(config):
         _check(field.name, getattr(config, field.name), _alternatives(hints[field.name]))
+
+
+def check_kind(name: str, value: object, kind: type, advice: str = "") -> None:
+    """Raise TypeError unless an argument is None or of a class.
+
+    Example:
+        >>> check_kind("size", "x", float, "Try 3.0.")
+        Traceback (most recent call last):
+        TypeError: Expected `size` to be a float, but got 'x'. Try 3.0.
+    """
+    if value is not None and not isinstance(value, kind):
+        got = repr(value) if isinstance(value, str | int | float) else type(value).__name__
+        raise TypeError(f"Expected `{name}` to be a {kind.__name__}, but got {got}. {advice}".rstrip())
 
 
 def _check(name: str, value: Any, alternatives: list[tuple[Any, list[Bound]]]) -> None:

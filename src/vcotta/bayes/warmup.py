@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from vcotta._util.progress import Progress, display, epoch_lines
 from vcotta._util.tensorfile import read_state, state_kind, weights_sha256, write_state
-from vcotta._util.validation import Count, NonNegative, Positive, Settings, at_least, between
+from vcotta._util.validation import Count, NonNegative, Positive, Settings, at_least, between, check_kind
 from vcotta.bayes.convert import to_variational
 from vcotta.bayes.gaussian import inverse_softplus, kl_divergence
 from vcotta.bayes.held_back import AGAINST_MIRRORING, HeldBack
@@ -146,8 +146,7 @@ def warm_up(
         'VariationalLinear'
     """
     check_network(model)
-    if config is not None and not isinstance(config, WarmUpConfig):
-        raise TypeError(f"Expected `config` to be a WarmUpConfig, but got {config!r}. Try WarmUpConfig(epochs=2).")
+    check_kind("config", config, WarmUpConfig, "Try WarmUpConfig(epochs=2).")
     config, runtime = config or WarmUpConfig(), (runtime or Runtime.on_device_of(model)).fit_for(model)
     if unsupported is not None:
         config = replace(config, unsupported=unsupported)

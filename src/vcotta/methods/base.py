@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vcotta._util.tensorfile import tensors_sha256
+from vcotta._util.validation import check_kind
 from vcotta._util.warn import warn
 from vcotta.bayes import is_variational
 from vcotta.methods.card import Declared
@@ -111,14 +112,9 @@ class Adapter(Declared, StreamClasses, ABC):
                 f"Expected a variational network for {self.name}, but got a plain {type(model).__name__}. Warm it up "
                 f"first, vcotta.warm_up(model, loader), or call build_adapter({self.name!r}, model, source=loader)."
             )
-        if config is not None and not isinstance(config, self.Config):
-            raise TypeError(f"Expected `config` to be a {self.Config.__name__}, but got {type(config).__name__}.")
-        if runtime is not None and not isinstance(runtime, Runtime):
-            raise TypeError(
-                f"Expected `runtime` to be a Runtime, but got {runtime!r}. Try Runtime(device={runtime!r})."
-            )
-        if guard is not None and not isinstance(guard, Guard):
-            raise TypeError(f"Expected `guard` to be a Guard or None, but got {guard!r}. Try Guard().")
+        check_kind("config", config, self.Config)
+        check_kind("runtime", runtime, Runtime, f"Try Runtime(device={runtime!r}).")
+        check_kind("guard", guard, Guard, "Try Guard().")
         self.runtime = (runtime or Runtime.on_device_of(model)).fit_for(model)
         accepted = (torch.float32, self.runtime.dtype)
         if other := next((p.dtype for p in model.parameters() if p.dtype not in accepted), None):
@@ -173,33 +169,24 @@ class Adapter(Declared, StreamClasses, ABC):
 
         Args:
             source: Yields (images, labels).
-            look: With mirrored views, look at two hundred images to warn if left and right seem to matter; a warm-up
-                has done so. Where the method learns nothing from ``source``, the images are read for that, unless it is
-                a generator or cannot be read.
+            look: Warn if views are mirrored, but left and right seem to matter in the first two hundred images, which a
+                method that learns nothing from ``source`` reads for that alone, unless it is a generator.
 
         Raises:
-            ValueError: If the method needs source data and there is none, images or labels are unfit, or what was
-                learned is not finite.
+            ValueError: If needed source data is missing, images or labels are unfit, or what is learned is not finite.
         """
         probe = {name: tensor for name, tensor in self.prepared.items() if name in (IMAGES, LABELS)}
         self.prepared = {}
         self.reset()
         self._notes = new_notes()
-        batches = FirstBatches(
-            SourceBatches(source, self.runtime, self._check_accepted), once=isinstance(source, Iterator)
-        )
+        batches = FirstBatches(SourceBatches(source, self.runtime, self._check_accepted), isinstance(source, Iterator))
         with self._rng.scope():
             learned = self.learn_source(batches)
-            if look:
-                self._look_at_mirrored(batches)
+            if look and getattr(self.config, "flip", False) and getattr(self.config, "views", 1):
+                use_batch_statistics(self.start, False)
+                look_at_mirrored(self.start, batches.kept(), self.runtime, f"{self.name} `flip=False`")
         check_learned(self.name, learned)
         self.adopt(learned | probe)
-
-    def _look_at_mirrored(self, batches: FirstBatches) -> None:
-        """Warn if the views are mirrored, but mirrored source images seem to be of other classes, as digits are."""
-        if getattr(self.config, "flip", False) and getattr(self.config, "views", 1):
-            use_batch_statistics(self.start, False)
-            look_at_mirrored(self.start, batches.kept(), self.runtime, f"{self.name} `flip=False`")
 
     @_exclusive
     def add_probe(self, images: Tensor, labels: Tensor) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vcotta._util.errors import nearest, unknown_name
 from vcotta._util.plugins import imported
+from vcotta._util.validation import check_kind
 from vcotta._util.warn import warn
 from vcotta.bayes import WarmUpConfig, is_variational, warm_up
 from vcotta.methods.base import Adapter
@@ -301,8 +302,7 @@ def _check_options(method: type[Adapter], options: Mapping[str, Any]) -> None:
 
 
 def _check_config(method: type[Adapter], config: Any, others: Mapping[str, Any]) -> None:
-    if not isinstance(config, method.Config):
-        raise TypeError(f"Expected `config` to be a {method.Config.__name__}, but got {type(config).__name__}.")
+    check_kind("config", config, method.Config)
     if others:
         raise ValueError(
             f"Expected all settings in `config`, but got {', '.join(others)} beside it. Make it with "
@@ -311,8 +311,7 @@ def _check_config(method: type[Adapter], config: Any, others: Mapping[str, Any])
 
 
 def _check_warmup(method: type[Adapter], model: nn.Module, warmup: WarmUpConfig | None) -> None:
-    if warmup is not None and not isinstance(warmup, WarmUpConfig):
-        raise TypeError(f"Expected `warmup` to be a WarmUpConfig, but got {warmup!r}. Try WarmUpConfig(epochs=2).")
+    check_kind("warmup", warmup, WarmUpConfig, "Try WarmUpConfig(epochs=2).")
     if not method.needs_variational:
         raise ValueError(
             f"Expected no `warmup` or `unsupported` for {method.name}, which does not use variational networks."

@@ -26,7 +26,7 @@ class FirstBatches:
         once: Whether they can be read only once, as a generator can: then `kept` reads none.
     """
 
-    def __init__(self, batches: Iterable[tuple[Tensor, Tensor]], *, once: bool = False) -> None:
+    def __init__(self, batches: Iterable[tuple[Tensor, Tensor]], once: bool = False) -> None:
         self._batches, self._once = batches, once
         self._kept: list[tuple[Tensor, Tensor]] = []
 
