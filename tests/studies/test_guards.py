@@ -40,7 +40,7 @@ def test_with_a_probe_a_stream_of_upside_down_digits_leaves_clean_and_foggy_ones
     start, *later = (look["errors"] for look in row["course"])
     for errors in later:
         assert errors["none"] <= start["none"] + 1
-        assert errors["fog"] <= start["fog"] + 1.5  # without a probe ten points
+        assert errors["fog"] <= start["fog"] + 2.5  # rounding decides between one and two; without a probe ten points
     assert row["events"]
 
 
