@@ -132,7 +132,7 @@ def test_a_network_no_better_than_chance_on_its_source_is_warned_of(error) -> No
         held._look_at_chance(error)
 
 
-@pytest.mark.parametrize(("classes", "error"), [(2, 0.35), (10, 0.8), (50, 0.95)])
+@pytest.mark.parametrize(("classes", "error"), [(1, 0.0), (2, 0.35), (10, 0.8), (50, 0.95)])
 @pytest.mark.filterwarnings("error")
 def test_a_poor_network_that_is_better_than_chance_is_not_warned_of(classes, error) -> None:
     held = HeldBack(0.1)

@@ -155,7 +155,7 @@ class HeldBack:
     def _look_at_chance(self, error: float) -> None:
         """Warn if the plain network is hardly better than chance on its own source images."""
         classes = len(torch.cat(self._labels).unique())
-        if 1 - error < min(1.5 / classes, 1 / classes + 0.1):
+        if classes > 1 and 1 - error < min(1.5 / classes, 1 / classes + 0.1):
             warn(
                 f"The network mistakes {error:.0%} of the source images, as chance would. Is it trained, are the "
                 "labels in the order of its outputs, and is its normalisation inside the model?"
