@@ -84,3 +84,26 @@ def png() -> Callable[..., bytes]:
         return file.getvalue()
 
     return make
+
+
+@pytest.fixture(scope="module")
+def vcotta_bundle() -> Bundle:
+    return small_bundle("vcotta", views=1, lr=0.01, statistics="batch", label_prior=False)
+
+
+@pytest.fixture
+def vcotta_path(vcotta_bundle, tmp_path, monkeypatch):
+    """Its file, for replicas in this process."""
+    monkeypatch.setattr("vcotta.serve.replica.log_to", lambda _: None)  # would stay after the test
+    save_bundle(vcotta_bundle, tmp_path / "vcotta.bundle")
+    return tmp_path / "vcotta.bundle"
+
+
+@pytest.fixture
+def fleet(vcotta_path, tmp_path):
+    """Two replicas that serve it."""
+    from .two_replicas import Fleet
+
+    made = Fleet(vcotta_path, tmp_path / "state")
+    yield made
+    made.close()
